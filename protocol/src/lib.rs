@@ -1,1 +1,16 @@
-//! protocol
+//! Everything that crosses a socket or is kept as bytes.
+//!
+//! Knows: the RocketMQ 5 protocol, the cluster's own protocols, the payload of log entries, RocketMQ's record
+//! layout and the opaque tokens that clients hold. Does not know: files, sockets, Raft, time or randomness.
+
+/// Messages, clients and servers of the RocketMQ 5 protocol (`apache.rocketmq.v2`).
+#[expect(missing_docs, clippy::all, clippy::pedantic, reason = "generated; documented in the .proto files")]
+pub mod v2 {
+    tonic::include_proto!("apache.rocketmq.v2");
+}
+
+/// Messages, clients and servers of the cluster's own protocols (`raftmq.cluster.v1`).
+#[expect(missing_docs, clippy::all, clippy::pedantic, reason = "generated; documented in the .proto files")]
+pub mod cluster {
+    tonic::include_proto!("raftmq.cluster.v1");
+}
