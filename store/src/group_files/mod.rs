@@ -1,0 +1,159 @@
+//! The small files beside the CommitLog: `raft/vote` and `raft/meta`, each in two slots ([`slot`]).
+//!
+//! They are no records of the log, because they differ between replicas and the log does not.
+
+mod meta;
+mod slot;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::StoreError;
+use crate::error::Result;
+use crate::fs::{FileSystem, create_dir_durably};
+use meta::Rest;
+use slot::TwoSlots;
+
+pub use meta::{DamagedRange, GroupMeta, Intent};
+
+/// A Raft vote: whom this member voted for in which term.
+///
+/// ```text
+///  term u64 · node u64 · committed u8        little-endian
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct VoteRecord {
+    /// The term.
+    pub term: u64,
+    /// The candidate.
+    pub node: u64,
+    /// The candidate is known to have won.
+    pub committed: bool,
+}
+
+impl VoteRecord {
+    fn encode(self) -> Vec<u8> {
+        let mut out = self.term.to_le_bytes().to_vec();
+        out.extend_from_slice(&self.node.to_le_bytes());
+        out.push(u8::from(self.committed));
+        out
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, String> {
+        let mut rest = Rest(bytes);
+        Ok(Self { term: rest.u64()?, node: rest.u64()?, committed: rest.flag()? })
+    }
+}
+
+#[derive(Debug)]
+struct Kept<T> {
+    slots: TwoSlots,
+    value: Option<T>,
+}
+
+/// Vote and meta of one group.
+#[derive(Debug)]
+pub struct GroupFiles {
+    fs: Arc<dyn FileSystem>,
+    dir: PathBuf,
+    vote: Mutex<Kept<VoteRecord>>,
+    meta: Mutex<Kept<GroupMeta>>,
+}
+
+impl GroupFiles {
+    /// Opens the files of the group in `dir`, or creates them empty. What it returns survives a power cut.
+    pub fn open(fs: Arc<dyn FileSystem>, dir: &Path) -> Result<Self> {
+        create_dir_durably(&*fs, dir)?;
+        let raft = dir.join("raft");
+        create_dir_durably(&*fs, &raft)?;
+        let (vote_path, meta_path) = (raft.join("vote"), raft.join("meta"));
+        let (vote_slots, vote) = TwoSlots::open(&*fs, &vote_path)?;
+        let (meta_slots, meta) = TwoSlots::open(&*fs, &meta_path)?;
+        fs.sync_dir(&raft)?;
+        let vote = decoded(vote, &vote_path, VoteRecord::decode)?;
+        let meta = decoded(meta, &meta_path, GroupMeta::decode)?;
+        Ok(Self {
+            fs,
+            dir: dir.to_path_buf(),
+            vote: Mutex::new(Kept { slots: vote_slots, value: vote }),
+            meta: Mutex::new(Kept { slots: meta_slots, value: meta }),
+        })
+    }
+
+    /// The file layer.
+    #[must_use]
+    pub fn fs(&self) -> &Arc<dyn FileSystem> {
+        &self.fs
+    }
+
+    /// The group's folder.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The file of the meta record.
+    #[must_use]
+    pub fn meta_path(&self) -> PathBuf {
+        self.dir.join("raft").join("meta")
+    }
+
+    /// Last meta that was saved.
+    #[must_use]
+    pub fn meta(&self) -> Option<GroupMeta> {
+        self.meta.lock().value.clone()
+    }
+
+    /// Replaces the meta as a whole: durable in both slots on return. Only before the log is opened; an open log changes
+    /// parts of it on its own, see [`Self::update_meta`].
+    pub fn save_meta(&self, meta: &GroupMeta) -> Result<()> {
+        let mut kept = self.meta.lock();
+        save_meta(&mut kept, meta.clone())
+    }
+
+    /// Changes parts of the meta (a default one if there is none): durable in both slots on return.
+    pub fn update_meta(&self, change: impl FnOnce(&mut GroupMeta)) -> Result<()> {
+        let mut kept = self.meta.lock();
+        let mut meta = kept.value.clone().unwrap_or_default();
+        change(&mut meta);
+        save_meta(&mut kept, meta)
+    }
+
+    /// Last vote that was saved.
+    #[must_use]
+    pub fn vote(&self) -> Option<VoteRecord> {
+        self.vote.lock().value
+    }
+
+    /// Durable in slot A on return; [`Self::settle_vote`] brings slot B to it.
+    pub(crate) fn save_vote(&self, vote: VoteRecord) -> Result<()> {
+        let mut kept = self.vote.lock();
+        kept.slots.write(vote.encode())?;
+        kept.value = Some(vote);
+        Ok(())
+    }
+
+    /// Both slots of the vote are equal on return.
+    pub(crate) fn settle_vote(&self) -> Result<()> {
+        self.vote.lock().slots.settle()
+    }
+}
+
+fn save_meta(kept: &mut Kept<GroupMeta>, meta: GroupMeta) -> Result<()> {
+    kept.slots.write(meta.encode()?)?;
+    kept.slots.settle()?;
+    kept.value = Some(meta);
+    Ok(())
+}
+
+fn decoded<T>(
+    payload: Option<Vec<u8>>,
+    path: &Path,
+    decode: fn(&[u8]) -> Result<T, String>,
+) -> Result<Option<T>> {
+    payload
+        .map(|bytes| decode(&bytes).map_err(|found| StoreError::corrupt(path, 0, "a record of version 1", found)))
+        .transpose()
+}
