@@ -294,7 +294,12 @@ fn read_record(fs: &dyn FileSystem, checkpoint: &Path, state: &dyn State) -> Res
     let held = applied(state)?;
     if held != Some(recorded) {
         let state = checkpoint.join(STATE);
-        return Err(StoreError::corrupt(&state, 0, format!("the state after {recorded}"), format!("{held:?}")));
+        return Err(StoreError::corrupt(
+            &state,
+            0,
+            format!("the state after {recorded}"),
+            format!("{held:?}"),
+        ));
     }
     Ok(Newest { applied: recorded, record })
 }

@@ -94,9 +94,12 @@ impl CheckpointRecord {
         match (self.vote, now) {
             (None, _) => Ok(()),
             (Some(then), Some(now)) if order(now) >= order(then) => Ok(()),
-            (Some(then), now) => {
-                Err(StoreError::corrupt(path, 0, format!("a vote not older than {then:?}"), format!("{now:?}")))
-            }
+            (Some(then), now) => Err(StoreError::corrupt(
+                path,
+                0,
+                format!("a vote not older than {then:?}"),
+                format!("{now:?}"),
+            )),
         }
     }
 

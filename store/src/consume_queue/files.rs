@@ -109,12 +109,6 @@ impl OpenFiles {
     pub fn forget(&self, queue: QueueId) {
         self.open.lock().files.retain(|id, _| id.queue != queue);
     }
-
-    /// Number of files held open.
-    #[cfg(test)]
-    pub fn len(&self) -> usize {
-        self.open.lock().files.len()
-    }
 }
 
 /// Closes the longest unused quarter at once, so that a scan over many queues does not sort for each of them.

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use parking_lot::RwLock;
 
-use super::unit::Unit;
 use super::QueueId;
+use super::unit::Unit;
 
 #[derive(Default)]
 struct Published {
@@ -19,7 +19,7 @@ struct Published {
 pub(super) enum Hot {
     /// All that was asked for and is published.
     Units(Vec<Unit>),
-    /// These positions are published, but no longer in memory.
+    /// These positions are published, but not all of them are still in memory; the files hold them all.
     Cold { from: u64, to: u64 },
     /// The position lies below the queue's first unit.
     Below { min: u64 },
@@ -56,7 +56,7 @@ impl Queue {
         }
         let tail_start = published.max - published.tail.len() as u64;
         if from < tail_start {
-            return Hot::Cold { from, to: to.min(tail_start) };
+            return Hot::Cold { from, to };
         }
         let start = (from - tail_start) as usize;
         let end = (to - tail_start) as usize;

@@ -1,7 +1,7 @@
 //! State in RocksDB: a column family per family, no write-ahead log.
 //!
-//! The Raft log is the write-ahead log. What is in memtables when the process ends is applied again from there, so
-//! nothing is flushed at the end either; a checkpoint flushes all families as one.
+//! The Raft log is the write-ahead log: what is in memtables when the process dies is applied again from there. A
+//! checkpoint flushes all families as one.
 
 use std::fmt;
 use std::io;
@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use rocksdb::checkpoint::Checkpoint;
 use rocksdb::{
-    BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB, DBCompressionType, DBRawIteratorWithThreadMode,
-    ErrorKind, FlushOptions, LogLevel, Options, ReadOptions, WriteOptions,
+    BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB, DBCompressionType,
+    DBRawIteratorWithThreadMode, ErrorKind, FlushOptions, LogLevel, Options, ReadOptions, WriteOptions,
 };
 
 use super::{Change, STORE_FAMILY, State, WriteBatch, own_changes};
@@ -61,7 +61,8 @@ impl RocksState {
         names.push(STORE_FAMILY);
         let cache = Cache::new_lru_cache(BLOCK_CACHE);
         let mut descriptors = vec![ColumnFamilyDescriptor::new("default", family_options(&cache))];
-        descriptors.extend(names.iter().map(|name| ColumnFamilyDescriptor::new(*name, family_options(&cache))));
+        descriptors
+            .extend(names.iter().map(|name| ColumnFamilyDescriptor::new(*name, family_options(&cache))));
         let db = DB::open_cf_descriptors(&database_options(create), path, descriptors)
             .map_err(|error| StoreError::corrupt(path, 0, "a RocksDB that opens", error.to_string()))?;
         let mut unlogged = WriteOptions::default();
