@@ -1,0 +1,112 @@
+//! What the rest of the broker may know of a broker group's state.
+
+use std::fmt;
+use std::sync::Arc;
+
+use mq_store::{CommitLog, EntryId, QueueId, QueueTable};
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::watch;
+
+use super::catalog::{Catalog, SubscriptionGroup, Topic};
+use super::delivery::Deliveries;
+use super::digest::{DigestReport, Digests};
+use crate::dispatch::Arrivals;
+
+/// Read side of the state. Cheap to clone. Shows what is applied here, which may be behind the leader.
+#[derive(Clone)]
+pub struct StateView(Arc<Shared>);
+
+/// What apply and its readers share; apply alone writes.
+pub(crate) struct Shared {
+    pub log: CommitLog,
+    pub queues: QueueTable,
+    pub catalog: Arc<RwLock<Catalog>>,
+    pub deliveries: Arc<Mutex<Deliveries>>,
+    pub arrivals: Arc<Arrivals>,
+    pub digests: Arc<Digests>,
+    pub applied: Mutex<EntryId>,
+    pub topics_changed: watch::Sender<u64>,
+}
+
+impl fmt::Debug for StateView {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StateView").field("applied", &self.applied()).finish_non_exhaustive()
+    }
+}
+
+impl StateView {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self(shared)
+    }
+
+    /// The living topic of that name.
+    #[must_use]
+    pub fn topic(&self, namespace: &str, name: &str) -> Option<Arc<Topic>> {
+        self.0.catalog.read().topic(namespace, name)
+    }
+
+    /// The living topic of that id.
+    #[must_use]
+    pub fn topic_by_id(&self, id: u32) -> Option<Arc<Topic>> {
+        self.0.catalog.read().topic_by_id(id)
+    }
+
+    /// All living topics, by namespace and name.
+    #[must_use]
+    pub fn topics(&self) -> Vec<Arc<Topic>> {
+        self.0.catalog.read().topics()
+    }
+
+    /// The living subscription group of that name.
+    #[must_use]
+    pub fn group(&self, namespace: &str, name: &str) -> Option<Arc<SubscriptionGroup>> {
+        self.0.catalog.read().group(namespace, name)
+    }
+
+    /// The living subscription group of that id.
+    #[must_use]
+    pub fn group_by_id(&self, id: u32) -> Option<Arc<SubscriptionGroup>> {
+        self.0.catalog.read().group_by_id(id)
+    }
+
+    /// All living subscription groups, by namespace and name.
+    #[must_use]
+    pub fn groups(&self) -> Vec<Arc<SubscriptionGroup>> {
+        self.0.catalog.read().groups()
+    }
+
+    /// First and next offset of a queue, as consumers see it.
+    #[must_use]
+    pub fn queue_range(&self, queue: QueueId) -> (u64, u64) {
+        let (min, next) = self.0.queues.range(queue);
+        (min.0, next.0)
+    }
+
+    /// The newest entry whose effects are visible; 0-0 before the first.
+    #[must_use]
+    pub fn applied(&self) -> EntryId {
+        *self.0.applied.lock()
+    }
+
+    /// Log index of the last change of a topic; at first, of what was applied when the state was opened.
+    #[must_use]
+    pub fn topics_changed(&self) -> watch::Receiver<u64> {
+        self.0.topics_changed.subscribe()
+    }
+
+    /// Messages in flight in all subscription groups.
+    #[must_use]
+    pub fn in_flight(&self) -> u64 {
+        self.0.deliveries.lock().total()
+    }
+
+    /// The digests of a mark, when this member has applied it and computed them. The last four are kept.
+    #[must_use]
+    pub fn digest(&self, mark: u64) -> Option<DigestReport> {
+        self.0.digests.report(mark)
+    }
+
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.0
+    }
+}
