@@ -8,12 +8,13 @@
 #   deploy/cluster.sh restart NODE|all          TERM, then start
 #   deploy/cluster.sh logs [NODE] [-f]          last lines of the logs
 #   deploy/cluster.sh endpoints                 addresses for clients, brokers' APIs and name servers, as NAME=value
-#   deploy/cluster.sh demo [FILE]               the demonstration (same as: make demo FILE=...)
+#   deploy/cluster.sh demo [FILE] [--hold]      the demonstration (make demo FILE=...); --hold: leave it running
 #   deploy/cluster.sh down [--purge]            stop everything; --purge removes the folder, too
 #
 # Options: --dir DIR        folder of the cluster (default ./cluster-data)
 #          --port-base N    first of 60 ports, or "auto" for a free range (default: RocketMQ's ports, + 1000 per node)
 #          --timers NAME    lan (default) or test (wider, for loaded machines)
+#          --set KEY=VALUE  a further setting of the brokers; may be repeated
 #          --bin DIR        folder of the binaries (default $CARGO_TARGET_DIR/debug)
 #          --wait SECONDS   how long up, start and restart wait for leaders (default 60; 0: not at all)
 # Options except --dir belong to `up` of a new folder and are kept in it.
@@ -26,11 +27,12 @@ readonly NAME_NODES="n1 n2 n3" BROKER_NODES="b1 b2 b3" GROUP=broker-a CLUSTER=lo
 readonly DONE=0 FAILED=1 USAGE=2 NOT_FOUND=3 UNAVAILABLE=4 UNHEALTHY=10
 
 dir=./cluster-data port_base="" timers="" bin="" wait_s=60
-json=false follow=false purge=false signal=KILL file=""
+sets=()
+json=false hold=false follow=false purge=false signal=KILL file=""
 
 say() { printf '%s\n' "$*"; }
 fail() { local code=$1; shift; printf 'error: %s\n' "$*" >&2; exit "$code"; }
-usage() { sed -n '2,23s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit $USAGE; }
+usage() { sed -n '2,24s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit $USAGE; }
 
 # ---- processes -------------------------------------------------------------------------------------------
 
@@ -161,7 +163,11 @@ create() {
   for node in $NAME_NODES $BROKER_NODES; do mkdir -p "$dir/$node"; done
   for node in $NAME_NODES; do name_settings "$node" >"$dir/$node/config.toml"; done
   for node in $BROKER_NODES; do broker_settings "$node" >"$dir/$node/config.toml"; done
-  printf 'PORT_BASE=%q\nTIMERS=%q\nBIN=%q\n' "$PORT_BASE" "$TIMERS" "$BIN" >"$dir/cluster.env.tmp"
+  {
+    printf 'PORT_BASE=%q\nTIMERS=%q\nBIN=%q\nBROKER_SETS=(' "$PORT_BASE" "$TIMERS" "$BIN"
+    if [ ${#sets[@]} -gt 0 ]; then printf '%q ' "${sets[@]}"; fi
+    printf ')\n'
+  } >"$dir/cluster.env.tmp"
   mv "$dir/cluster.env.tmp" "$dir/cluster.env"
 }
 
@@ -184,12 +190,16 @@ resolve() {
 # ---- start, stop -----------------------------------------------------------------------------------------
 
 launch() {
-  local node=$1 program=mqbroker pid started
+  local node=$1 program=mqbroker pid started pair arguments=()
   if alive "$node"; then return 0; fi
-  case $node in n*) program=mqnamesrv ;; esac
+  case $node in
+    n*) program=mqnamesrv ;;
+    b*) for pair in ${BROKER_SETS[@]+"${BROKER_SETS[@]}"}; do arguments+=(--set "$pair"); done ;;
+  esac
   rm -f "$dir/$node/pid"
   printf -- '---- %s: start\n' "$(date -u +%FT%TZ)" >>"$dir/$node/log"
-  setsid nohup "$BIN/$program" --config "$dir/$node/config.toml" </dev/null >>"$dir/$node/log" 2>&1 &
+  setsid nohup "$BIN/$program" --config "$dir/$node/config.toml" ${arguments[@]+"${arguments[@]}"} \
+    </dev/null >>"$dir/$node/log" 2>&1 &
   pid=$!
   if ! started=$(start_time "$pid"); then
     early_exit "$node"
@@ -377,6 +387,7 @@ command_demo() {
   local arguments=(--script "$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/cluster.sh")
   if [ "$dir" = ./cluster-data ]; then dir=./demo-data; fi
   if $json; then arguments+=(--json); fi
+  if $hold; then arguments+=(--hold); fi
   if [ -n "$port_base" ]; then arguments+=(--port-base "$port_base"); fi
   if [ -n "$timers" ]; then arguments+=(--timers "$timers"); fi
   bin=$(binary_folder)
@@ -394,10 +405,12 @@ while [ $# -gt 0 ]; do
     --dir) dir=$(value "$@"); shift ;;
     --port-base) port_base=$(value "$@"); shift ;;
     --timers) timers=$(value "$@"); shift ;;
+    --set) sets+=("$(value "$@")"); shift ;;
     --bin) bin=$(value "$@"); shift ;;
     --wait) wait_s=$(value "$@"); shift ;;
     --signal) signal=$(value "$@"); signal=${signal#SIG}; shift ;;
     --json) json=true ;;
+    --hold) hold=true ;;
     --purge) purge=true ;;
     -f | --follow) follow=true ;;
     -h | --help) usage ;;
