@@ -1,0 +1,169 @@
+//! A listening port: one task per connection, bounded in number, owned by the listener until it is stopped.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::server::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tonic::codegen::Service as _;
+use tonic::service::Routes;
+
+use super::grpc::context::{Peer, Port};
+
+/// A new connection has this long to speak.
+const SILENCE_MAX: Duration = Duration::from_secs(5);
+/// A silent connection is asked for a sign of life this often, and closed when none comes: dead peers are noticed
+/// within 60 s (RB-52).
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(30);
+const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
+/// Calls at the same time on one connection.
+const STREAMS_MAX: u32 = 4_096;
+/// Bytes of request headers.
+const HEADERS_MAX: u32 = 64 << 10;
+/// Open calls have this long to end when the listener stops.
+const DRAIN_MAX: Duration = Duration::from_secs(3);
+
+/// A port that is bound; serves once [`Listener::serve`] is called.
+#[derive(Debug)]
+pub struct Bound {
+    socket: TcpListener,
+    address: SocketAddr,
+    port: Port,
+}
+
+/// A port that serves.
+#[derive(Debug)]
+pub struct Listener {
+    stop: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl Bound {
+    /// Binds an address; the error names it.
+    pub async fn bind(setting: &'static str, address: &str, port: Port) -> Result<Self, BindError> {
+        let failed = |source| BindError { setting, address: address.to_owned(), source };
+        let socket = TcpListener::bind(address).await.map_err(failed)?;
+        let address = socket.local_addr().map_err(failed)?;
+        Ok(Self { socket, address, port })
+    }
+
+    /// The address with the port that was really taken.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Accepts connections until [`Listener::stop`].
+    pub fn serve(self, routes: Routes, connections_max: u32) -> Listener {
+        let listener = Listener { stop: CancellationToken::new(), tasks: TaskTracker::new() };
+        let accept = Accept {
+            routes: routes.prepare(),
+            permits: Arc::new(Semaphore::new(connections_max as usize)),
+            stop: listener.stop.clone(),
+            tasks: listener.tasks.clone(),
+        };
+        listener.tasks.spawn(accept.run(self));
+        listener
+    }
+}
+
+/// A listening address that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("setting `{setting}`: cannot listen on {address}: {source}")]
+pub struct BindError {
+    /// The setting that names it.
+    pub setting: &'static str,
+    /// As set.
+    pub address: String,
+    /// What the system says.
+    pub source: std::io::Error,
+}
+
+impl Listener {
+    /// Accepts nothing more, lets open calls end, then closes what is left.
+    pub async fn stop(&self) {
+        self.stop.cancel();
+        self.tasks.close();
+        if tokio::time::timeout(DRAIN_MAX + Duration::from_secs(1), self.tasks.wait()).await.is_err() {
+            tracing::warn!("connections did not end in time");
+        }
+    }
+}
+
+struct Accept {
+    routes: Routes,
+    permits: Arc<Semaphore>,
+    stop: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl Accept {
+    async fn run(self, bound: Bound) {
+        loop {
+            let accepted = tokio::select! {
+                () = self.stop.cancelled() => return,
+                accepted = bound.socket.accept() => accepted,
+            };
+            let (stream, address) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    // Out of descriptors, mostly: connections that end will free some.
+                    tracing::warn!(%error, "cannot accept a connection");
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    continue;
+                }
+            };
+            let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
+                tracing::debug!(%address, "refused a connection: limits.connections_max is reached");
+                continue;
+            };
+            let peer = Peer { address, port: bound.port };
+            let connection = connection(stream, peer, self.routes.clone(), self.stop.clone());
+            self.tasks.spawn(async move {
+                connection.await;
+                drop(permit);
+            });
+        }
+    }
+}
+
+async fn connection(stream: TcpStream, peer: Peer, routes: Routes, stop: CancellationToken) {
+    let _ = stream.set_nodelay(true);
+    let mut first = [0; 1];
+    match tokio::time::timeout(SILENCE_MAX, stream.peek(&mut first)).await {
+        Ok(Ok(1..)) => {}
+        _ => return,
+    }
+    let service = hyper::service::service_fn(move |mut request: http::Request<hyper::body::Incoming>| {
+        request.extensions_mut().insert(peer);
+        routes.clone().call(request)
+    });
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder
+        .timer(TokioTimer::new())
+        .keep_alive_interval(KEEP_ALIVE_INTERVAL)
+        .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
+        .initial_stream_window_size(1 << 20)
+        .initial_connection_window_size(8 << 20)
+        .max_concurrent_streams(STREAMS_MAX)
+        .max_header_list_size(HEADERS_MAX);
+    let serving = builder.serve_connection(TokioIo::new(stream), service);
+    tokio::pin!(serving);
+    let ended = tokio::select! {
+        ended = serving.as_mut() => ended,
+        () = stop.cancelled() => {
+            serving.as_mut().graceful_shutdown();
+            match tokio::time::timeout(DRAIN_MAX, serving).await {
+                Ok(ended) => ended,
+                Err(_) => return,
+            }
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(address = %peer.address, %error, "connection ended");
+    }
+}

@@ -1,0 +1,212 @@
+//! Routes of other broker groups, as the name servers tell them. Refreshed in the background and kept while no name
+//! server answers: running clients do not notice their absence. Routes of this process's own topics never come from
+//! here.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mq_protocol::cluster::registry_client::RegistryClient;
+use mq_protocol::cluster::{
+    BrokerGroupInfo, GetClusterRequest, GetTopicRouteRequest, ListTopicRoutesRequest, TopicRoute, TopicRouteGroup,
+};
+use mq_protocol::v2;
+use mq_raft::{LeaderInfo, Leadership};
+use mq_store::Term;
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Channel;
+
+use crate::forward::Forward;
+
+const REFRESH_EVERY: Duration = Duration::from_secs(5);
+/// After a call that failed at a remote leader the refresh comes at once, but not more often than this.
+const REFRESH_PAUSE: Duration = Duration::from_millis(200);
+/// One name server has this long to answer before the next one is asked.
+const ASK_MAX: Duration = Duration::from_millis(700);
+const PAGE: u32 = 1_000;
+/// Topics that are remembered; a cluster with more is answered by its name servers.
+const TOPICS_MAX: usize = 200_000;
+
+/// The name servers, asked one after the other from the one that answered last.
+#[derive(Debug)]
+pub struct NameServers {
+    addresses: Vec<String>,
+    good: Mutex<usize>,
+    forward: Arc<Forward>,
+}
+
+impl NameServers {
+    /// `addresses` may be empty: then nobody is asked.
+    pub fn new(addresses: Vec<String>, forward: Arc<Forward>) -> Self {
+        Self { addresses, good: Mutex::new(0), forward }
+    }
+
+    /// True when there are none.
+    pub fn is_empty(&self) -> bool {
+        self.addresses.is_empty()
+    }
+
+    /// Asks until one answers or `deadline` passes; `None` when none did.
+    pub async fn ask<T, F>(&self, deadline: Instant, call: impl Fn(RegistryClient<Channel>) -> F) -> Option<T>
+    where
+        F: Future<Output = Result<tonic::Response<T>, tonic::Status>>,
+    {
+        let first = *self.good.lock();
+        for step in 0..self.addresses.len() {
+            let at = (first + step) % self.addresses.len();
+            let Ok(channel) = self.forward.channel(&self.addresses[at]) else { continue };
+            let client = RegistryClient::new(channel).max_decoding_message_size(crate::forward::MESSAGE_BYTES_MAX);
+            let until = deadline.min(Instant::now() + ASK_MAX);
+            if let Ok(Ok(answer)) = tokio::time::timeout_at(until.into(), call(client)).await {
+                *self.good.lock() = at;
+                return Some(answer.into_inner());
+            }
+            if Instant::now() >= deadline {
+                return None;
+            }
+        }
+        None
+    }
+}
+
+/// What is known of other broker groups.
+#[derive(Debug)]
+pub struct Routes {
+    servers: Arc<NameServers>,
+    own: Vec<String>,
+    topics: Mutex<FxHashMap<(String, String), Vec<TopicRouteGroup>>>,
+    leaders: Mutex<FxHashMap<String, watch::Sender<Leadership>>>,
+    wanted: Notify,
+}
+
+impl Routes {
+    /// `own` are the broker groups of this process.
+    pub fn new(servers: Arc<NameServers>, own: Vec<String>) -> Self {
+        Self {
+            servers,
+            own,
+            topics: Mutex::new(FxHashMap::default()),
+            leaders: Mutex::new(FxHashMap::default()),
+            wanted: Notify::new(),
+        }
+    }
+
+    /// Where other groups serve a topic, as far as known here.
+    pub fn cached(&self, topic: &v2::Resource) -> Vec<TopicRouteGroup> {
+        let topics = self.topics.lock();
+        topics.get(&(topic.resource_namespace.clone(), topic.name.clone())).cloned().unwrap_or_default()
+    }
+
+    /// The same, asked of the name servers.
+    pub async fn look_up(&self, topic: &v2::Resource, deadline: Instant) -> Vec<TopicRouteGroup> {
+        let request = GetTopicRouteRequest {
+            namespace: topic.resource_namespace.clone(),
+            name: topic.name.clone(),
+            linearizable: false,
+        };
+        let ask = |mut client: RegistryClient<Channel>| {
+            let request = request.clone();
+            async move { client.get_topic_route(request).await }
+        };
+        let Some(route) = self.servers.ask(deadline, ask).await.and_then(|answer| answer.route) else {
+            return Vec::new();
+        };
+        let groups = self.of_others(route.groups);
+        if !groups.is_empty() {
+            self.wanted.notify_one();
+            let key = (topic.resource_namespace.clone(), topic.name.clone());
+            let mut topics = self.topics.lock();
+            if topics.len() < TOPICS_MAX {
+                topics.insert(key, groups.clone());
+            }
+        }
+        groups
+    }
+
+    /// Who leads another broker group; `None` when no such group is known.
+    pub fn leadership(&self, group: &str) -> Option<watch::Receiver<Leadership>> {
+        self.leaders.lock().get(group).map(watch::Sender::subscribe)
+    }
+
+    /// Asks for a refresh soon: a call to another group failed.
+    pub fn refresh_soon(&self) {
+        self.wanted.notify_one();
+    }
+
+    /// Refreshes until stopped.
+    pub async fn run(self: Arc<Self>, stop: CancellationToken) {
+        if self.servers.is_empty() {
+            return;
+        }
+        loop {
+            self.refresh().await;
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(REFRESH_EVERY) => {}
+                () = self.wanted.notified() => tokio::time::sleep(REFRESH_PAUSE).await,
+            }
+        }
+    }
+
+    async fn refresh(&self) {
+        let deadline = || Instant::now() + Duration::from_secs(2);
+        let ask = |mut client: RegistryClient<Channel>| async move { client.get_cluster(GetClusterRequest {}).await };
+        let Some(cluster) = self.servers.ask(deadline(), ask).await else { return };
+        let others: Vec<_> =
+            cluster.groups.into_iter().filter(|group| !self.own.contains(&group.broker_group)).collect();
+        self.note_leaders(&others);
+        if others.is_empty() {
+            // No group but ours: nothing to remember, and no topics to fetch.
+            self.topics.lock().clear();
+            return;
+        }
+        let mut topics = FxHashMap::default();
+        let mut start_after = String::new();
+        loop {
+            let ask = |mut client: RegistryClient<Channel>| {
+                let request = ListTopicRoutesRequest { start_after: start_after.clone(), limit: PAGE };
+                async move { client.list_topic_routes(request).await }
+            };
+            let Some(page) = self.servers.ask(deadline(), ask).await else { return };
+            let Some(last) = page.routes.last().and_then(|route| route.topic.as_ref()) else { break };
+            start_after = format!("{}%{}", last.namespace, last.name);
+            for TopicRoute { topic, groups } in page.routes {
+                let groups = self.of_others(groups);
+                if let (Some(topic), false, true) = (topic, groups.is_empty(), topics.len() < TOPICS_MAX) {
+                    topics.insert((topic.namespace, topic.name), groups);
+                }
+            }
+            if !page.more {
+                break;
+            }
+        }
+        *self.topics.lock() = topics;
+    }
+
+    fn of_others(&self, groups: Vec<TopicRouteGroup>) -> Vec<TopicRouteGroup> {
+        groups.into_iter().filter(|group| !self.own.contains(&group.broker_group)).collect()
+    }
+
+    fn note_leaders(&self, groups: &[BrokerGroupInfo]) {
+        let mut leaders = self.leaders.lock();
+        leaders.retain(|name, _| groups.iter().any(|group| group.broker_group == *name));
+        for group in groups {
+            let member = group.members.iter().find(|member| member.node_id == group.leader_id);
+            let leader = member.map(|member| LeaderInfo {
+                id: member.node_id,
+                node: member.node.clone(),
+                api_address: member.api_address.clone(),
+                client_address: member.client_address.clone(),
+            });
+            let now = Leadership { term: Term(group.term), leader, me: false, ready: false };
+            let known = leaders.entry(group.broker_group.clone()).or_insert_with(|| watch::Sender::new(now.clone()));
+            known.send_if_modified(|before| {
+                let changed = *before != now;
+                *before = now;
+                changed
+            });
+        }
+    }
+}
