@@ -36,7 +36,9 @@ pub enum StoreError {
         found: String,
     },
     /// A replica's chain value differs: the logs differ somewhere below this entry. Nothing was appended.
-    #[error("entry {index} has head_crc {found:08x} here, the leader says {expected:08x}: the logs differ below it")]
+    #[error(
+        "entry {index} has head_crc {found:08x} here, the leader says {expected:08x}: the logs differ below it"
+    )]
     Divergence {
         /// The entry that does not fit.
         index: LogIndex,
@@ -115,12 +117,7 @@ impl StoreError {
 
     /// Damage, with where it is.
     #[must_use]
-    pub fn corrupt(
-        path: &Path,
-        offset: u64,
-        expected: impl Into<String>,
-        found: impl Into<String>,
-    ) -> Self {
+    pub fn corrupt(path: &Path, offset: u64, expected: impl Into<String>, found: impl Into<String>) -> Self {
         Self::Corrupt { path: path.to_path_buf(), offset, expected: expected.into(), found: found.into() }
     }
 

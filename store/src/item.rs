@@ -237,8 +237,8 @@ impl BodyBuilder {
     /// Adds an item behind the others.
     pub fn push(&mut self, item: &EncodedItem) {
         let start = self.bytes.len();
-        let position =
-            u32::try_from(FRAME_HEADER_LEN + start).expect("a frame is bounded by its limit, far below 4 GiB");
+        let position = u32::try_from(FRAME_HEADER_LEN + start)
+            .expect("a frame is bounded by its limit, far below 4 GiB");
         self.bytes.extend_from_slice(&item.bytes);
         let at = start + POSITION_AT;
         self.bytes[at..at + 4].copy_from_slice(&position.to_le_bytes());

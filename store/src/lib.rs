@@ -8,10 +8,13 @@ pub mod commit_log;
 pub mod consume_queue;
 mod data_lock;
 pub mod error;
+mod flush;
 pub mod fs;
 mod group_files;
 pub mod item;
+mod log_index;
 mod position;
+mod segment;
 pub mod state;
 
 pub use checkpoint::{Backend, CheckpointRecord, PendingCheckpoint, StateStore};

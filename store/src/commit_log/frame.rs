@@ -271,7 +271,8 @@ mod tests {
         set_batch(&mut raw, BatchMark { number: BatchNumber(0x1234), first: true }, crc);
         let mut expected = vec![72 + 16, 0, 0, 0, 0x01, 0xF3, 1, 7];
         expected.extend_from_slice(&crc.to_le_bytes());
-        expected.extend_from_slice(&[0xDD, 0xCC, 0xBB, 0xAA, 0x44, 0x33, 0x22, 0x11, 13, 0, 0, 0, 3, 0, 0, 0]);
+        expected
+            .extend_from_slice(&[0xDD, 0xCC, 0xBB, 0xAA, 0x44, 0x33, 0x22, 0x11, 13, 0, 0, 0, 3, 0, 0, 0]);
         expected.extend_from_slice(&[0x34, 0x92]);
         assert_eq!(raw[..30], expected[..]);
         assert_eq!(raw[32..50], [1, 1, 0, 0, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 0, 0, 0, 0x10]);

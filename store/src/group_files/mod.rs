@@ -154,6 +154,8 @@ fn decoded<T>(
     decode: fn(&[u8]) -> Result<T, String>,
 ) -> Result<Option<T>> {
     payload
-        .map(|bytes| decode(&bytes).map_err(|found| StoreError::corrupt(path, 0, "a record of version 1", found)))
+        .map(|bytes| {
+            decode(&bytes).map_err(|found| StoreError::corrupt(path, 0, "a record of version 1", found))
+        })
         .transpose()
 }
