@@ -224,7 +224,7 @@ fn check_names_the_field_that_is_wrong() {
         (nowhere, Field::Topic, Problem::Blank),
         (reserved, Field::PropertyKey, Problem::Reserved),
         (many, Field::Properties, Problem::TooMany { value: 129, limit: 128 }),
-        (long, Field::Properties, Problem::TooLong { value: 16 * 1024 + 20, limit: 16 * 1024 }),
+        (long, Field::Properties, Problem::TooLong { value: 16 * 1024 + 21, limit: 16 * 1024 }),
         (with(|system| system.message_id.clear()), Field::MessageId, Problem::Blank),
         (
             with(|system| system.tag = Some("a|b".to_owned())),
