@@ -1,0 +1,320 @@
+//! The disk behind the crashing file layer: files by inode, folders by path, each with what is durable and what is not.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+const SECTOR: usize = 512;
+
+/// What a name stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Node {
+    File(usize),
+    Folder,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Inode {
+    /// As the process sees it.
+    live: Vec<u8>,
+    /// As it was at the last sync.
+    durable: Vec<u8>,
+    /// Each sector's versions since then.
+    sectors: BTreeMap<usize, Vec<[u8; SECTOR]>>,
+    /// The lengths since then.
+    lengths: Vec<usize>,
+}
+
+/// A change of a folder that no sync covers.
+#[derive(Clone, Debug)]
+enum NameChange {
+    Set(String, Node),
+    Remove(String),
+    /// One step: the old name goes and the new one comes, or neither.
+    Move(String, String, Node),
+}
+
+#[derive(Clone, Debug, Default)]
+struct Folder {
+    live: BTreeMap<String, Node>,
+    durable: BTreeMap<String, Node>,
+    changes: Vec<NameChange>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Disk {
+    inodes: Vec<Inode>,
+    folders: BTreeMap<PathBuf, Folder>,
+}
+
+impl Default for Disk {
+    fn default() -> Self {
+        let root = (PathBuf::from("/"), Folder::default());
+        Self { inodes: Vec::new(), folders: BTreeMap::from([root]) }
+    }
+}
+
+/// A small generator of its own, so that a seed means the same everywhere.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        ((z ^ (z >> 31)) % n as u64) as usize
+    }
+}
+
+impl Inode {
+    fn touch(&mut self, from: usize, to: usize) {
+        for sector in from / SECTOR..to.div_ceil(SECTOR) {
+            let mut bytes = [0; SECTOR];
+            let start = (sector * SECTOR).min(self.live.len());
+            let end = (start + SECTOR).min(self.live.len());
+            bytes[..end - start].copy_from_slice(&self.live[start..end]);
+            self.sectors.entry(sector).or_default().push(bytes);
+        }
+    }
+
+    fn power_cut(&mut self, dice: &mut Dice, mode: usize) {
+        let mut left = self.durable.clone();
+        if !self.lengths.is_empty() {
+            let at = choose(dice, mode, self.lengths.len());
+            let len = at.map_or(left.len(), |at| self.lengths[at]);
+            left.resize(len, 0);
+        }
+        for (sector, versions) in &self.sectors {
+            let start = sector * SECTOR;
+            if let Some(at) = choose(dice, mode, versions.len())
+                && start < left.len()
+            {
+                let end = (start + SECTOR).min(left.len());
+                left[start..end].copy_from_slice(&versions[at][..end - start]);
+            }
+        }
+        self.live = left;
+        self.sync();
+    }
+
+    fn sync(&mut self) {
+        self.durable.clone_from(&self.live);
+        self.sectors.clear();
+        self.lengths.clear();
+    }
+}
+
+/// Which of `n` versions reaches the disk, none of them for None. Mode 0: nothing does; 1: the newest; else any.
+fn choose(dice: &mut Dice, mode: usize, n: usize) -> Option<usize> {
+    match mode {
+        0 => None,
+        1 => Some(n - 1),
+        _ if dice.below(2) == 0 => Some(n - 1),
+        _ => dice.below(n + 1).checked_sub(1),
+    }
+}
+
+impl Disk {
+    pub(super) fn power_cut(&mut self, seed: u64) {
+        let mut dice = Dice(seed);
+        for inode in &mut self.inodes {
+            let mode = dice.below(6);
+            inode.power_cut(&mut dice, mode);
+        }
+        for folder in self.folders.values_mut() {
+            for change in std::mem::take(&mut folder.changes) {
+                if dice.below(2) == 0 {
+                    apply(&mut folder.durable, &change);
+                }
+            }
+            folder.live.clone_from(&folder.durable);
+        }
+        // A folder without a durable name is gone, with everything in it.
+        loop {
+            let lost: Vec<PathBuf> =
+                self.folders.keys().filter(|p| self.find(p) != Some(Node::Folder)).cloned().collect();
+            if lost.is_empty() {
+                break;
+            }
+            for path in lost {
+                self.folders.remove(&path);
+            }
+        }
+        let nameless: Vec<PathBuf> = self
+            .folders
+            .iter()
+            .flat_map(|(path, f)| f.live.iter().map(move |(name, node)| (path.join(name), *node)))
+            .filter(|(path, node)| *node == Node::Folder && !self.folders.contains_key(path))
+            .map(|(path, _)| path)
+            .collect();
+        for path in nameless {
+            self.folders.insert(path, Folder::default());
+        }
+    }
+
+    pub(super) fn find(&self, path: &Path) -> Option<Node> {
+        let Some((folder, name)) = split(path) else { return Some(Node::Folder) };
+        self.folders.get(folder)?.live.get(name).copied()
+    }
+
+    pub(super) fn names(&self, path: &Path) -> io::Result<Vec<String>> {
+        let folder = self.folders.get(path).ok_or(io::ErrorKind::NotFound)?;
+        Ok(folder.live.keys().cloned().collect())
+    }
+
+    pub(super) fn create_file(&mut self, path: &Path) -> io::Result<usize> {
+        self.inodes.push(Inode::default());
+        let inode = self.inodes.len() - 1;
+        self.set(path, Node::File(inode))?;
+        Ok(inode)
+    }
+
+    pub(super) fn create_folder(&mut self, path: &Path) -> io::Result<()> {
+        self.set(path, Node::Folder)?;
+        self.folders.insert(path.to_path_buf(), Folder::default());
+        Ok(())
+    }
+
+    pub(super) fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()> {
+        let node = self.find(from).ok_or(io::ErrorKind::NotFound)?;
+        if node == Node::Folder {
+            let inside: Vec<PathBuf> = self.folders.keys().filter(|p| p.starts_with(from)).cloned().collect();
+            for old in inside {
+                let new = to.join(old.strip_prefix(from).unwrap_or_else(|_| Path::new("")));
+                let new = if old == from { to.to_path_buf() } else { new };
+                if let Some(folder) = self.folders.remove(&old) {
+                    self.folders.insert(new, folder);
+                }
+            }
+        }
+        let (Some((folder, old)), Some((target, new))) = (split(from), split(to)) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        if folder == target {
+            let change = NameChange::Move(old.to_owned(), new.to_owned(), node);
+            return self.note(folder, change);
+        }
+        let change = NameChange::Set(new.to_owned(), node);
+        self.note(target, change)?;
+        self.note(folder, NameChange::Remove(old.to_owned()))
+    }
+
+    pub(super) fn remove(&mut self, path: &Path, folder: bool) -> io::Result<()> {
+        let node = self.find(path).ok_or(io::ErrorKind::NotFound)?;
+        if folder != (node == Node::Folder) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let Some((parent, name)) = split(path) else { return Err(io::ErrorKind::InvalidInput.into()) };
+        self.note(parent, NameChange::Remove(name.to_owned()))?;
+        if folder {
+            self.folders.retain(|p, _| !p.starts_with(path));
+        }
+        Ok(())
+    }
+
+    pub(super) fn link(&mut self, from: &Path, to: &Path) -> io::Result<()> {
+        match (self.find(from), self.find(to)) {
+            (Some(Node::File(inode)), None) => self.set(to, Node::File(inode)),
+            (Some(_), _) => Err(io::ErrorKind::AlreadyExists.into()),
+            (None, _) => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    pub(super) fn copy(&mut self, from: &Path, to: &Path) -> io::Result<()> {
+        let Some(Node::File(source)) = self.find(from) else { return Err(io::ErrorKind::NotFound.into()) };
+        let bytes = self.inodes[source].live.clone();
+        let inode = match self.find(to) {
+            Some(Node::File(inode)) => inode,
+            _ => self.create_file(to)?,
+        };
+        self.set_len(inode, 0);
+        self.write(inode, &bytes, 0);
+        Ok(())
+    }
+
+    pub(super) fn sync_folder(&mut self, path: &Path) -> io::Result<()> {
+        let folder = self.folders.get_mut(path).ok_or(io::ErrorKind::NotFound)?;
+        folder.durable.clone_from(&folder.live);
+        folder.changes.clear();
+        Ok(())
+    }
+
+    pub(super) fn write(&mut self, inode: usize, bytes: &[u8], offset: u64) {
+        let inode = &mut self.inodes[inode];
+        let (start, end) = (offset as usize, offset as usize + bytes.len());
+        if bytes.is_empty() {
+            return;
+        }
+        if end > inode.live.len() {
+            inode.live.resize(end, 0);
+            inode.lengths.push(end);
+        }
+        inode.live[start..end].copy_from_slice(bytes);
+        inode.touch(start, end);
+    }
+
+    pub(super) fn read(&self, inode: usize, buf: &mut [u8], offset: u64) -> usize {
+        let live = &self.inodes[inode].live;
+        let start = (offset as usize).min(live.len());
+        let len = buf.len().min(live.len() - start);
+        buf[..len].copy_from_slice(&live[start..start + len]);
+        len
+    }
+
+    pub(super) fn sync(&mut self, inode: usize) {
+        self.inodes[inode].sync();
+    }
+
+    pub(super) fn set_len(&mut self, inode: usize, len: u64) {
+        let inode = &mut self.inodes[inode];
+        let old = inode.live.len();
+        inode.live.resize(len as usize, 0);
+        inode.lengths.push(len as usize);
+        inode.touch(old.min(len as usize), old.max(len as usize));
+    }
+
+    pub(super) fn len(&self, inode: usize) -> u64 {
+        self.inodes[inode].live.len() as u64
+    }
+
+    pub(super) fn flip_bit(&mut self, path: &Path, byte: u64, bit: u8) {
+        let Some(Node::File(inode)) = self.find(path) else { return };
+        let inode = &mut self.inodes[inode];
+        if let Some(at) = inode.live.get_mut(byte as usize) {
+            *at ^= 1 << bit;
+        }
+        inode.sync();
+    }
+
+    fn set(&mut self, path: &Path, node: Node) -> io::Result<()> {
+        let Some((folder, name)) = split(path) else { return Err(io::ErrorKind::InvalidInput.into()) };
+        self.note(folder, NameChange::Set(name.to_owned(), node))
+    }
+
+    fn note(&mut self, folder: &Path, change: NameChange) -> io::Result<()> {
+        let folder = self.folders.get_mut(folder).ok_or(io::ErrorKind::NotFound)?;
+        apply(&mut folder.live, &change);
+        folder.changes.push(change);
+        Ok(())
+    }
+}
+
+fn apply(names: &mut BTreeMap<String, Node>, change: &NameChange) {
+    match change {
+        NameChange::Set(name, node) => {
+            names.insert(name.clone(), *node);
+        }
+        NameChange::Remove(name) => {
+            names.remove(name);
+        }
+        NameChange::Move(old, new, node) => {
+            names.remove(old);
+            names.insert(new.clone(), *node);
+        }
+    }
+}
+
+fn split(path: &Path) -> Option<(&Path, &str)> {
+    Some((path.parent()?, path.file_name()?.to_str()?))
+}
