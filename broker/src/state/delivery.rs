@@ -135,6 +135,11 @@ impl Deliveries {
         self.renewed.contains_key(client)
     }
 
+    #[cfg(test)]
+    pub(crate) fn keys(&self) -> Vec<ProgressKey> {
+        self.queues.keys().copied().collect()
+    }
+
     fn insert(&mut self, key: ProgressKey, position: u64, entry: InFlight) {
         if entry.auto_renew {
             self.renewed.entry(Arc::clone(&entry.client)).or_default().insert((key, position));
