@@ -16,13 +16,25 @@ pub mod token;
 pub use error::FormatError;
 
 /// Messages, clients and servers of the RocketMQ 5 protocol (`apache.rocketmq.v2`).
-#[expect(missing_docs, clippy::all, clippy::pedantic, reason = "generated; documented in the .proto files")]
+#[expect(
+    missing_docs,
+    clippy::all,
+    clippy::pedantic,
+    clippy::allow_attributes,
+    reason = "generated; documented in the .proto files"
+)]
 pub mod v2 {
     tonic::include_proto!("apache.rocketmq.v2");
 }
 
 /// Messages, clients and servers of the cluster's own protocols (`raftmq.cluster.v1`).
-#[expect(missing_docs, clippy::all, clippy::pedantic, reason = "generated; documented in the .proto files")]
+#[expect(
+    missing_docs,
+    clippy::all,
+    clippy::pedantic,
+    clippy::allow_attributes,
+    reason = "generated; documented in the .proto files"
+)]
 pub mod cluster {
     tonic::include_proto!("raftmq.cluster.v1");
 }
