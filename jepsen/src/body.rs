@@ -14,7 +14,8 @@ pub fn parse(body: &[u8]) -> (String, bool) {
     let text = String::from_utf8_lossy(body);
     let parts: Vec<&str> = text.splitn(4, ' ').collect();
     if let [mid, length, digest, filling] = parts[..] {
-        let intact = length.parse() == Ok(filling.len()) && digest == sum(&format!("{mid} {length}"), filling);
+        let intact =
+            length.parse() == Ok(filling.len()) && digest == sum(&format!("{mid} {length}"), filling);
         return (mid.to_owned(), intact);
     }
     (text.chars().take(40).collect(), false)

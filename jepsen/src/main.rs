@@ -176,7 +176,7 @@ fn test_settings(test: Test) -> Result<run::Settings, String> {
     let classes = test.nemesis.iter().filter(|name| !name.is_empty());
     let faults: Vec<Class> = classes.map(|name| name.parse()).collect::<Result<_, _>>()?;
     let Workload::Queue = test.workload;
-    let seed = test.seed.unwrap_or_else(rand::random);
+    let seed = test.seed.unwrap_or_else(mq_runtime::random::u64);
     let out = test.out.unwrap_or_else(|| format!("jepsen-store/queue-{seed}-{}", std::process::id()).into());
     if out.join("history.jsonl").exists() {
         return Err(format!("{} already holds a run", out.display()));

@@ -60,7 +60,8 @@ pub struct Settings {
 /// Runs and judges. An error is a failure of the suite; the history is kept.
 pub async fn test(settings: Settings) -> anyhow::Result<ExitCode> {
     println!("seed     {}", settings.seed);
-    std::fs::create_dir_all(&settings.out).with_context(|| format!("cannot make {}", settings.out.display()))?;
+    std::fs::create_dir_all(&settings.out)
+        .with_context(|| format!("cannot make {}", settings.out.display()))?;
     let run = format!("{:08x}", stream(settings.seed, "run").random::<u32>() ^ std::process::id());
     let plan = |nodes| Plan {
         run: run.clone(),
@@ -96,7 +97,13 @@ pub async fn test(settings: Settings) -> anyhow::Result<ExitCode> {
     println!("start    {:.1} s   cluster in {}", began.elapsed().as_secs_f64(), cluster.dir().display());
 
     let plan = plan(cluster.clients.clone());
-    let phases = Phases { settings: &settings, plan: &plan, recorder: &recorder, cluster: &cluster, observer: &observer };
+    let phases = Phases {
+        settings: &settings,
+        plan: &plan,
+        recorder: &recorder,
+        cluster: &cluster,
+        observer: &observer,
+    };
     let ran = phases.run().await;
     let history = recorder.finish(match &ran {
         Ok(()) => "complete",

@@ -17,7 +17,12 @@ pub const BROKER_GROUP: &str = "broker-a";
 const OK: i32 = 20_000;
 
 /// Creates a topic and subscription groups, or leaves them as they are; tries again while there is no leader.
-pub async fn topic_and_groups(cluster: &Cluster, topic: &str, queues: u32, groups: &[&str]) -> anyhow::Result<()> {
+pub async fn topic_and_groups(
+    cluster: &Cluster,
+    topic: &str,
+    queues: u32,
+    groups: &[&str],
+) -> anyhow::Result<()> {
     let mut problem = String::new();
     for attempt in 0..60u32 {
         let (_, address) = &cluster.brokers[attempt as usize % cluster.brokers.len()];
@@ -63,5 +68,6 @@ fn done(result: AdminResult) -> anyhow::Result<()> {
 /// Writes a file that must not exist yet.
 pub fn write_new(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     let file = OpenOptions::new().write(true).create_new(true).open(path);
-    file.and_then(|mut file| file.write_all(bytes)).with_context(|| format!("cannot write {}", path.display()))
+    file.and_then(|mut file| file.write_all(bytes))
+        .with_context(|| format!("cannot write {}", path.display()))
 }

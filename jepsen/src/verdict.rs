@@ -50,6 +50,10 @@ pub fn summary(history: &History, report: &Report) -> String {
         Verdict::Unknown => "unknown",
     };
     let (findings, missing) = (report.findings.len(), report.missing.len());
-    let _ = write!(text, "verdict  {word} ({} records, {findings} findings, {missing} missing)", history.records.len());
+    let _ = write!(
+        text,
+        "verdict  {word} ({} records, {findings} findings, {missing} missing)",
+        history.records.len()
+    );
     text
 }

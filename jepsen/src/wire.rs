@@ -139,7 +139,12 @@ impl Session {
     }
 
     /// Asks for messages; none within the poll is OK.
-    pub async fn receive(&mut self, group: &str, batch: u32, invisible: Duration) -> Result<Vec<Handed>, Miss> {
+    pub async fn receive(
+        &mut self,
+        group: &str,
+        batch: u32,
+        invisible: Duration,
+    ) -> Result<Vec<Handed>, Miss> {
         let queue = v2::MessageQueue {
             topic: Some(self.topic()),
             id: -1,

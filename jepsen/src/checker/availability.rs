@@ -23,7 +23,9 @@ pub fn notes(records: &[Record], calls: &[Call]) -> Vec<String> {
             let faults = faults_between(records, begin.saturating_sub(2_000_000_000), end);
             let length = seconds(end - begin);
             let at = seconds(begin - from);
-            lines.push(format!("longest time without an OK {function}: {length} s, {at} s after the start{faults}"));
+            lines.push(format!(
+                "longest time without an OK {function}: {length} s, {at} s after the start{faults}"
+            ));
         }
     }
     let mut faults: BTreeMap<String, (u64, u64)> = BTreeMap::new();

@@ -30,7 +30,8 @@ pub fn missing(history: &History, calls: &[Call]) -> Vec<String> {
     let last = time_of(records, "final").unwrap_or(u64::MAX);
     for (phase, least) in [("main", OK_IN_MAIN), ("final", OK_IN_FINAL)] {
         for function in FUNCTIONS {
-            let in_phase = |call: &&Call| if phase == "main" { call.start < heal } else { call.start >= last };
+            let in_phase =
+                |call: &&Call| if phase == "main" { call.start < heal } else { call.start >= last };
             let counted = calls.iter().filter(|call| call.outcome == Outcome::Ok).filter(in_phase);
             let ok = counted.filter(|call| call.values.function() == function).count() as u64;
             if ok < least {
@@ -45,7 +46,7 @@ pub fn missing(history: &History, calls: &[Call]) -> Vec<String> {
     if share < PLANNED_SHARE {
         missing.push(format!("only {:.0} % of the planned sends were issued", share * 100.0));
     }
-    if !history.footer.as_ref().is_some_and(|footer| footer.end == "complete") {
+    if history.footer.as_ref().is_none_or(|footer| footer.end != "complete") {
         missing.push("the run did not come to its end".into());
     }
     missing
@@ -67,9 +68,12 @@ fn missing_faults(history: &History) -> Vec<String> {
             missing.push(format!("fault {class} bit {bit} times, at least {FAULTS_PER_CLASS} are needed"));
         }
     }
-    missing.extend(faults.iter().filter(|f| f.step == "skip").map(|fault| {
-        format!("fault {} on {} was skipped: {}", fault.class, fault.target, fault.detail)
-    }));
+    missing.extend(
+        faults
+            .iter()
+            .filter(|f| f.step == "skip")
+            .map(|fault| format!("fault {} on {} was skipped: {}", fault.class, fault.target, fault.detail)),
+    );
     if faults.iter().any(|fault| fault.target == "leader") {
         let changes = leader_changes(&history.records);
         if changes < LEADER_CHANGES {
@@ -122,7 +126,7 @@ mod tests {
         for term in 1..=terms {
             script.remark(Role::Monitor, leader(term));
         }
-        let mut calls = |script: &mut Script, from: u64, count: u64| {
+        let calls = |script: &mut Script, from: u64, count: u64| {
             for n in from..from + count {
                 let mid = format!("m{n}");
                 script.sent(&mid, 0, n).delivered("g", &mid, 0, n, 1).acked("g", &mid);

@@ -45,7 +45,8 @@ fn overlap(group: &str, mid: &str, first: Delivered<'_>, second: Delivered<'_>) 
         return None;
     }
     let early = (free - second.end()) / 1_000_000;
-    let text = format!("{mid} was delivered to {group} again {early} ms before its invisible time could be over");
+    let text =
+        format!("{mid} was delivered to {group} again {early} ms before its invisible time could be over");
     Some(Finding::new("lease-overlap", text, [first.call.invoked, second.call.invoked]))
 }
 
@@ -61,8 +62,7 @@ fn attempts(group: &str, mid: &str, list: &[Delivered<'_>], unknown: &[u64]) -> 
         let unseen = unknown.iter().filter(|start| **start < delivered.end()).count() as u64;
         let most = 1 + others + unseen;
         if attempt < least || attempt > most {
-            let text =
-                format!("{mid} came to {group} as attempt {attempt}; possible were {least} to {most}");
+            let text = format!("{mid} came to {group} as attempt {attempt}; possible were {least} to {most}");
             findings.push(Finding::new("attempt", text, [index]));
         }
         if let Some(same) = list[..at].iter().find(|d| d.message.attempt == delivered.message.attempt)

@@ -37,9 +37,11 @@ pub fn check(records: &[Record]) -> Vec<Finding> {
                     findings.push(Finding::new("term-falls", text, [at, record.i]));
                 }
                 // An answer is not one instant: what was applied must be committed in the next one.
-                let (applied, at) = ahead.insert((group, node), (status.applied, record.i)).unwrap_or_default();
+                let (applied, at) =
+                    ahead.insert((group, node), (status.applied, record.i)).unwrap_or_default();
                 if applied > status.committed && status.applied >= applied {
-                    let text = format!("{group}: {node} applied {applied} with {} committed", status.committed);
+                    let text =
+                        format!("{group}: {node} applied {applied} with {} committed", status.committed);
                     findings.push(Finding::new("applied-ahead", text, [at, record.i]));
                 }
             }

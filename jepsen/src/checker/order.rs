@@ -56,7 +56,8 @@ fn answers(calls: &[Call], places: &BTreeMap<&str, Place>) -> Vec<Finding> {
     for (call, mid, told) in confirmed(calls) {
         let Some(place) = places.get(mid) else { continue };
         if told.1 != place.1 || told.0.is_some_and(|queue| queue != place.0) {
-            let text = format!("{mid} was confirmed at offset {} and delivered from {}", told.1, shown(*place));
+            let text =
+                format!("{mid} was confirmed at offset {} and delivered from {}", told.1, shown(*place));
             findings.push(Finding::new("duplicate-offset", text, [call.invoked]));
         }
     }
@@ -65,9 +66,7 @@ fn answers(calls: &[Call], places: &BTreeMap<&str, Place>) -> Vec<Finding> {
 
 fn confirmed(calls: &[Call]) -> impl Iterator<Item = (&Call, &str, (Option<u32>, u64))> {
     calls.iter().filter(|call| call.outcome == Outcome::Ok).filter_map(|call| match &call.values {
-        Values::Send(send) => {
-            send.place.map(|place| (call, send.mid.as_str(), (place.queue, place.offset)))
-        }
+        Values::Send(send) => send.place.map(|place| (call, send.mid.as_str(), (place.queue, place.offset))),
         _ => None,
     })
 }
@@ -137,9 +136,13 @@ fn falling<'a>(list: &[Delivered<'a>]) -> Vec<(Delivered<'a>, Delivered<'a>)> {
                 largest = Some(before);
             }
         }
-        let before = at.checked_sub(1).map(|at| list[at]).filter(|d| d.call.invoked == delivered.call.invoked);
+        let before =
+            at.checked_sub(1).map(|at| list[at]).filter(|d| d.call.invoked == delivered.call.invoked);
         for earlier in largest.into_iter().chain(before) {
-            if delivered.message.offset <= earlier.message.offset {
+            // The same message again as attempt 1 is a matter of attempts, not of order.
+            if delivered.message.offset <= earlier.message.offset
+                && delivered.message.mid != earlier.message.mid
+            {
                 pairs.push((earlier, *delivered));
             }
         }

@@ -15,12 +15,7 @@ use crate::history::record::Call as Values;
 use crate::history::{Call, Outcome};
 
 /// One finding per broken promise and message. `drained`: the run read everything back, so absence means loss.
-pub fn check(
-    calls: &[Call],
-    deliveries: &[Delivered<'_>],
-    groups: &[String],
-    drained: bool,
-) -> Vec<Finding> {
+pub fn check(calls: &[Call], deliveries: &[Delivered<'_>], groups: &[String], drained: bool) -> Vec<Finding> {
     let sends = sends(calls);
     let mut findings = strangers(&sends, deliveries);
     if drained {

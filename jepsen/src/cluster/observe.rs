@@ -220,8 +220,7 @@ fn incomplete(what: &str, views: &[NodeView], members: usize) -> Option<String> 
         return Some(format!("{what}: {} of {members} members answer", views.len()));
     }
     let Some(leader) = leader_of(views, members) else { return Some(format!("{what}: no ready leader")) };
-    let behind =
-        views.iter().find(|view| view.group.applied_index < leader.group.committed_index)?;
+    let behind = views.iter().find(|view| view.group.applied_index < leader.group.committed_index)?;
     let (applied, committed) = (behind.group.applied_index, leader.group.committed_index);
     Some(format!("{what}: {} has applied {applied} of {committed}", behind.node))
 }
@@ -238,7 +237,10 @@ fn difference(answers: &[(String, ReadDigestResponse)]) -> String {
         }
         for (a, b) in expected.parts.iter().zip(&answer.parts) {
             if a != b {
-                return format!("{} ({} values on {first}) and {} ({} on {node})", a.name, a.count, b.name, b.count);
+                return format!(
+                    "{} ({} values on {first}) and {} ({} on {node})",
+                    a.name, a.count, b.name, b.count
+                );
             }
         }
     }
@@ -252,8 +254,14 @@ mod tests {
 
     fn view(node: &str, node_id: u64, term: u64, leader_id: u64) -> NodeView {
         let state = if node_id == leader_id { "leader" } else { "follower" };
-        let group =
-            GroupStatus { node_id, term, leader_id, state: state.into(), leader_ready: true, ..Default::default() };
+        let group = GroupStatus {
+            node_id,
+            term,
+            leader_id,
+            state: state.into(),
+            leader_ready: true,
+            ..Default::default()
+        };
         NodeView { node: node.into(), group }
     }
 
@@ -277,6 +285,9 @@ mod tests {
         assert_eq!(difference(&same), "");
         let other = [("b1".to_owned(), answer(1)), ("b2".to_owned(), answer(2))];
         assert!(difference(&other).contains("queue 1/1/0"));
-        assert!(!difference(&[("b1".to_owned(), ReadDigestResponse::default())]).is_empty(), "nothing compared");
+        assert!(
+            !difference(&[("b1".to_owned(), ReadDigestResponse::default())]).is_empty(),
+            "nothing compared"
+        );
     }
 }

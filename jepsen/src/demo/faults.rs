@@ -39,14 +39,20 @@ impl Killed {
         }
         if self.successor_term <= self.term {
             let (node, term, next) = (&self.node, self.term, self.successor_term);
-            return Some(format!("{node} did not lead: it was killed in term {term}, the next leader has {next}"));
+            return Some(format!(
+                "{node} did not lead: it was killed in term {term}, the next leader has {next}"
+            ));
         }
         None
     }
 }
 
 /// After a third the leader of the broker group, after two thirds the leader of the name servers.
-pub async fn kill_both(cluster: &Cluster, observer: &Observer, sender: &Sender) -> anyhow::Result<[Killed; 2]> {
+pub async fn kill_both(
+    cluster: &Cluster,
+    observer: &Observer,
+    sender: &Sender,
+) -> anyhow::Result<[Killed; 2]> {
     await_percent(sender, 33).await?;
     let broker = kill(cluster, observer, sender, Group::Brokers).await?;
     await_percent(sender, 66).await?;
@@ -81,13 +87,23 @@ impl Group {
 async fn await_percent(sender: &Sender, percent: u64) -> anyhow::Result<()> {
     let end = Instant::now() + PROGRESS_LIMIT;
     while sender.percent() < percent {
-        ensure!(Instant::now() < end, "only {} % are sent after {} s", sender.percent(), PROGRESS_LIMIT.as_secs());
+        ensure!(
+            Instant::now() < end,
+            "only {} % are sent after {} s",
+            sender.percent(),
+            PROGRESS_LIMIT.as_secs()
+        );
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     Ok(())
 }
 
-async fn kill(cluster: &Cluster, observer: &Observer, sender: &Sender, group: Group) -> anyhow::Result<Killed> {
+async fn kill(
+    cluster: &Cluster,
+    observer: &Observer,
+    sender: &Sender,
+    group: Group,
+) -> anyhow::Result<Killed> {
     let end = Instant::now() + NEW_LEADER_LIMIT;
     let leader = loop {
         ensure!(Instant::now() < end, "no leader to kill within {} s", NEW_LEADER_LIMIT.as_secs());
@@ -107,7 +123,11 @@ async fn kill(cluster: &Cluster, observer: &Observer, sender: &Sender, group: Gr
         match group.leader(observer).await {
             Some(next) if next.node != leader.node => break next,
             _ if Instant::now() > began + NEW_LEADER_LIMIT => {
-                bail!("no new leader within {} s after {} was killed", NEW_LEADER_LIMIT.as_secs(), leader.node)
+                bail!(
+                    "no new leader within {} s after {} was killed",
+                    NEW_LEADER_LIMIT.as_secs(),
+                    leader.node
+                )
             }
             _ => tokio::time::sleep(Duration::from_millis(5)).await,
         }

@@ -94,11 +94,12 @@ pub fn judge(sent: &[Sent], came: &[Came]) -> Judgement {
             result.invented += 1;
             result.problem(format!("line {line} came, but its send had failed: {why}"));
         }
-        if first.contains_key(&line) {
-            result.duplicates += 1;
-        } else {
-            first.insert(line, delivery);
-        }
+        let mut repeated = true;
+        first.entry(line).or_insert_with(|| {
+            repeated = false;
+            delivery
+        });
+        result.duplicates += u64::from(repeated);
     }
     for sent in sent {
         match &sent.outcome {
@@ -107,12 +108,20 @@ pub fn judge(sent: &[Sent], came: &[Came]) -> Judgement {
                 match first.get(&sent.line) {
                     None => {
                         result.lost += 1;
-                        result.problem(format!("line {} was confirmed at offset {offset} and never came", sent.line));
+                        result.problem(format!(
+                            "line {} was confirmed at offset {offset} and never came",
+                            sent.line
+                        ));
                     }
-                    Some(came) if came.offset != *offset || queue.is_some_and(|queue| queue != came.queue) => {
+                    Some(came)
+                        if came.offset != *offset || queue.is_some_and(|queue| queue != came.queue) =>
+                    {
                         result.reordered += 1;
                         let (was, told) = (came.offset, offset);
-                        result.problem(format!("line {} was confirmed at offset {told} and came from {was}", sent.line));
+                        result.problem(format!(
+                            "line {} was confirmed at offset {told} and came from {was}",
+                            sent.line
+                        ));
                     }
                     Some(_) => {}
                 }

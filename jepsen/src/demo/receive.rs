@@ -35,10 +35,15 @@ pub async fn everything(
     sent: &[Sent],
 ) -> anyhow::Result<Received> {
     let consumer = client.simple_consumer(group).subscribe(topic, FilterExpression::all()).build()?;
-    let known: BTreeMap<&[u8], u64> = (1u64..).zip(lines).map(|(line, text)| (text.as_slice(), line)).collect();
-    let mut missing: BTreeSet<u64> =
-        sent.iter().filter(|sent| matches!(sent.outcome, Outcome::Confirmed { .. })).map(|sent| sent.line).collect();
-    let end = Instant::now() + Duration::from_secs(60) + Duration::from_millis(5) * u32::try_from(lines.len())?;
+    let known: BTreeMap<&[u8], u64> =
+        (1u64..).zip(lines).map(|(line, text)| (text.as_slice(), line)).collect();
+    let mut missing: BTreeSet<u64> = sent
+        .iter()
+        .filter(|sent| matches!(sent.outcome, Outcome::Confirmed { .. }))
+        .map(|sent| sent.line)
+        .collect();
+    let end =
+        Instant::now() + Duration::from_secs(60) + Duration::from_millis(5) * u32::try_from(lines.len())?;
     let mut received = Received::default();
     let mut settling: JoinSet<u64> = JoinSet::new();
     while Instant::now() < end {

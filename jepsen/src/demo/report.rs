@@ -98,7 +98,11 @@ impl Printer {
     /// The killed nodes are back.
     pub fn restarted(self, killed: &[Killed], took: Duration) {
         let nodes: Vec<&str> = killed.iter().map(|kill| kill.node.as_str()).collect();
-        let text = format!("{} again, everything applied on all nodes   {:.1} s", nodes.join(" "), took.as_secs_f64());
+        let text = format!(
+            "{} again, everything applied on all nodes   {:.1} s",
+            nodes.join(" "),
+            took.as_secs_f64()
+        );
         self.line("restart", &text, json!({ "nodes": nodes, "seconds": took.as_secs_f64() }));
     }
 

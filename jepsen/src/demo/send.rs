@@ -41,7 +41,8 @@ impl Sender {
     /// With a producer of its own.
     pub fn new(client: &Client, topic: &str, lines: Arc<Vec<Vec<u8>>>, rate: u32) -> anyhow::Result<Self> {
         let producer = client.producer().timeout(SEND_LIMIT).build()?;
-        let progress = Progress { started: Instant::now(), begun: AtomicU64::new(0), in_flight: AtomicUsize::new(0) };
+        let progress =
+            Progress { started: Instant::now(), begun: AtomicU64::new(0), in_flight: AtomicUsize::new(0) };
         Ok(Self { producer, topic: topic.into(), lines, rate, progress: Arc::new(progress) })
     }
 

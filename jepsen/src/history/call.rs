@@ -63,7 +63,10 @@ pub fn calls(records: &[Record]) -> Result<Vec<Call>, HistoryError> {
             continue;
         };
         if retired.contains(&process) {
-            return Err(HistoryError::rule(at, format!("process {process} goes on after an unknown outcome")));
+            return Err(HistoryError::rule(
+                at,
+                format!("process {process} goes on after an unknown outcome"),
+            ));
         }
         if record.ty == Kind::Invoke {
             if open.insert(process, found.len()).is_some() {
@@ -73,7 +76,10 @@ pub fn calls(records: &[Record]) -> Result<Vec<Call>, HistoryError> {
             continue;
         }
         let Some(call) = open.remove(&process).map(|at| &mut found[at]) else {
-            return Err(HistoryError::rule(at, format!("process {process} ends a call that it did not begin")));
+            return Err(HistoryError::rule(
+                at,
+                format!("process {process} ends a call that it did not begin"),
+            ));
         };
         if call.values.function() != record.call.function() {
             let problem = format!("{} ends a {}", record.call.function(), call.values.function());
@@ -122,7 +128,8 @@ mod tests {
 
     #[test]
     fn pairs_calls_and_keeps_open_ones_unknown() {
-        let records = [record(0, 5, 1, Kind::Invoke), record(1, 6, 2, Kind::Invoke), record(2, 9, 1, Kind::Ok)];
+        let records =
+            [record(0, 5, 1, Kind::Invoke), record(1, 6, 2, Kind::Invoke), record(2, 9, 1, Kind::Ok)];
         let calls = calls(&records).expect("keeps all rules");
         assert_eq!(calls.len(), 2);
         assert_eq!((calls[0].outcome, calls[0].end), (Outcome::Ok, Some(9)));
@@ -131,7 +138,8 @@ mod tests {
 
     #[test]
     fn a_process_number_is_never_used_after_info() {
-        let records = [record(0, 1, 1, Kind::Invoke), record(1, 2, 1, Kind::Info), record(2, 3, 1, Kind::Invoke)];
+        let records =
+            [record(0, 1, 1, Kind::Invoke), record(1, 2, 1, Kind::Info), record(2, 3, 1, Kind::Invoke)];
         assert!(broken(&records).contains("goes on after an unknown outcome"));
     }
 

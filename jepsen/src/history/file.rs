@@ -164,7 +164,14 @@ impl Recorder {
     }
 
     /// Adds a record and returns its index. A write error is kept and reported by [`Recorder::finish`].
-    pub fn record(&self, p: Process, ty: Kind, call: record::Call, n: Vec<String>, err: Option<Cause>) -> u64 {
+    pub fn record(
+        &self,
+        p: Process,
+        ty: Kind,
+        call: record::Call,
+        n: Vec<String>,
+        err: Option<Cause>,
+    ) -> u64 {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let i = inner.records.len() as u64;
         let t = u64::try_from(inner.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -207,7 +214,11 @@ impl Recorder {
             inner.file.flush()
         });
         written.map_err(|source| HistoryError::Io { path: inner.path.clone(), source })?;
-        Ok(History { header: inner.header.clone(), records: std::mem::take(&mut inner.records), footer: Some(footer) })
+        Ok(History {
+            header: inner.header.clone(),
+            records: std::mem::take(&mut inner.records),
+            footer: Some(footer),
+        })
     }
 }
 

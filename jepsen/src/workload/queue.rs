@@ -296,7 +296,12 @@ impl Load {
         let quiet = u64::try_from(quiet.as_millis()).unwrap_or(u64::MAX);
         while self.shared.started.elapsed() < limit {
             let now = self.shared.elapsed_ms();
-            if self.shared.newest.iter().all(|newest| now.saturating_sub(newest.load(Ordering::Relaxed)) > quiet) {
+            if self
+                .shared
+                .newest
+                .iter()
+                .all(|newest| now.saturating_sub(newest.load(Ordering::Relaxed)) > quiet)
+            {
                 return true;
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
