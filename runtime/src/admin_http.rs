@@ -101,8 +101,12 @@ pub async fn bind(setting: &'static str, address: &str) -> Result<TcpListener, B
 
 /// Serves routes until the tasks are asked to end.
 pub fn serve(tasks: &Tasks, name: &'static str, listener: TcpListener, routes: Router) {
+    let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    run(tasks, name, BoundedListener { listener, permits, life: CONNECTION_LIFE }, routes);
+}
+
+fn run(tasks: &Tasks, name: &'static str, listener: BoundedListener, routes: Router) {
     let token = tasks.token();
-    let listener = BoundedListener { listener, permits: Arc::new(Semaphore::new(CONNECTIONS_MAX)) };
     tasks.spawn(name, OnError::StopProcess, async move {
         // Open connections are cut: nothing here is worth a wait.
         let server = axum::serve(listener, routes).into_future();
@@ -116,6 +120,7 @@ pub fn serve(tasks: &Tasks, name: &'static str, listener: TcpListener, routes: R
 struct BoundedListener {
     listener: TcpListener,
     permits: Arc<Semaphore>,
+    life: Duration,
 }
 
 impl axum::serve::Listener for BoundedListener {
@@ -130,7 +135,7 @@ impl axum::serve::Listener for BoundedListener {
             };
             match self.listener.accept().await {
                 Ok((stream, peer)) => {
-                    let end = Box::pin(tokio::time::sleep(CONNECTION_LIFE));
+                    let end = Box::pin(tokio::time::sleep(self.life));
                     return (BoundedStream { stream, end, _permit: permit }, peer);
                 }
                 Err(error) => {
@@ -270,16 +275,17 @@ mod tests {
 
     #[tokio::test]
     async fn idle_connections_do_not_lock_others_out_for_ever() {
-        tokio::time::pause();
         let tasks = Tasks::new(Shutdown::new());
-        let address = start(&tasks, metrics_routes(Metrics::new("test", "1"))).await;
-        let mut idle = Vec::new();
-        for _ in 0..CONNECTIONS_MAX {
-            idle.push(TcpStream::connect(address).await.expect("listens"));
-        }
-        // The paused clock jumps to the end of the idle ones as soon as nothing else can happen.
+        let listener = bind("metrics_listen", "127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        let life = Duration::from_millis(200);
+        let bounded = BoundedListener { listener, permits: Arc::new(Semaphore::new(1)), life };
+        run(&tasks, "metrics", bounded, metrics_routes(Metrics::new("test", "1")));
+        let began = std::time::Instant::now();
+        let _idle = TcpStream::connect(address).await.expect("listens");
         let answer = ask(address, "/metrics").await;
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        assert!(began.elapsed() >= life, "the second waited for the end of the first");
         tasks.shutdown().stop();
     }
 }
