@@ -123,8 +123,13 @@ impl StateStore {
     }
 
     /// Makes a checkpoint. On return a crash of the machine restarts from it. Does nothing when nothing was applied
-    /// since the newest one. Only the apply thread calls it, between two applies.
-    pub fn checkpoint(&self, queues: &QueueTable, record: CheckpointRecord) -> Result<(), StoreError> {
+    /// since the newest one. Only the apply thread calls it, between two applies. `None`: a group without queues.
+    pub fn checkpoint<'a>(
+        &self,
+        queues: impl Into<Option<&'a QueueTable>>,
+        record: CheckpointRecord,
+    ) -> Result<(), StoreError> {
+        let queues = queues.into();
         match self.begin_checkpoint(queues, record)? {
             Some(pending) => pending.finish(self, queues),
             None => Ok(()),
@@ -133,9 +138,9 @@ impl StateStore {
 
     /// The part of [`StateStore::checkpoint`] that has to happen between two applies. The rest, which waits longer for
     /// the disk, may run on another thread while the apply thread goes on. One at a time.
-    pub fn begin_checkpoint(
+    pub fn begin_checkpoint<'a>(
         &self,
-        queues: &QueueTable,
+        queues: impl Into<Option<&'a QueueTable>>,
         record: CheckpointRecord,
     ) -> Result<Option<PendingCheckpoint>, StoreError> {
         let Some(applied) = self.applied()? else { return Ok(None) };
@@ -154,7 +159,8 @@ impl StateStore {
         file.write_at(&[std::io::IoSlice::new(&record.encode(applied))], 0)?;
         file.sync_all()?;
         fs.sync_dir(&tmp)?;
-        Ok(Some(PendingCheckpoint { newest: Newest { applied, record }, path, removals: queues.removals() }))
+        let removals = queues.into().map(QueueTable::removals).unwrap_or_default();
+        Ok(Some(PendingCheckpoint { newest: Newest { applied, record }, path, removals }))
     }
 
     fn path_of(&self, applied: EntryId) -> PathBuf {
@@ -185,13 +191,18 @@ pub struct PendingCheckpoint {
 impl PendingCheckpoint {
     /// Syncs the queues and makes the checkpoint valid; then removes what is older than the newest two, and the files
     /// of queues that none of the two needs.
-    pub fn finish(self, store: &StateStore, queues: &QueueTable) -> Result<(), StoreError> {
-        queues.sync()?;
+    pub fn finish<'a>(
+        self,
+        store: &StateStore,
+        queues: impl Into<Option<&'a QueueTable>>,
+    ) -> Result<(), StoreError> {
+        let queues = queues.into();
+        queues.map_or(Ok(()), QueueTable::sync)?;
         store.fs.rename(&with_tmp(&self.path), &self.path)?;
         store.fs.sync_dir(&store.dir)?;
         *store.newest.lock() = Some(self.newest);
         store.remove_older()?;
-        queues.checkpointed(&self.removals)
+        queues.map_or(Ok(()), |queues| queues.checkpointed(&self.removals))
     }
 }
 
