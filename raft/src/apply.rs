@@ -1,0 +1,109 @@
+//! The one inversion of this crate: what each server does with committed frames.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use mq_store::GroupMeta;
+use mq_store::commit_log::{CommitLog, FrameKind};
+use mq_store::fs::FileSystem;
+use mq_store::{EntryId, GroupFiles, LogOffset};
+
+pub use crate::error::ApplyError;
+
+/// A frame that is committed and flushed here.
+#[derive(Clone, Debug)]
+pub struct CommittedFrame {
+    /// Items, membership or blank.
+    pub kind: FrameKind,
+    /// Its place in the log.
+    pub id: EntryId,
+    /// Physical offset of its first byte.
+    pub offset: LogOffset,
+    /// The proposer's store time in ms; 0 for membership and blank.
+    pub store_time: u64,
+    /// The group's lease time in ms; 0 for membership and blank.
+    pub lease_time: u64,
+    /// Items in it.
+    pub count: u32,
+    /// Its items, or the encoded membership (keep [`encode_membership`] of the frame).
+    pub body: Bytes,
+    /// Its value in the chain.
+    pub head_crc: u32,
+}
+
+/// Answers of one frame, one per item, in order. They go to the proposer; on other replicas they are dropped.
+pub type FrameResults = Vec<Bytes>;
+
+/// State behind the log. Runs on a thread of its own, so that it may block.
+///
+/// Deterministic: equal frames give equal state on every replica. No clock, no randomness, no local settings.
+pub trait Apply: Send + 'static {
+    /// What the state holds after a restart; everything above it is applied again.
+    ///
+    /// # Errors
+    /// The state cannot be read.
+    fn applied(&self) -> Result<Option<EntryId>, ApplyError>;
+
+    /// The body of the newest applied membership frame, as [`encode_membership`] made it from the frame.
+    ///
+    /// # Errors
+    /// The state cannot be read.
+    fn membership(&self) -> Result<Option<Bytes>, ApplyError>;
+
+    /// Applies frames in log order and pushes one [`FrameResults`] per frame (empty for membership and blank).
+    /// Every frame is flushed on this node. An implementation must store `encode_membership(frame)` of each
+    /// membership frame together with the applied id.
+    ///
+    /// # Errors
+    /// The state cannot go on; the group stops. A command that is rejected is a result, not an error.
+    fn apply(&mut self, frames: &[CommittedFrame], results: &mut Vec<FrameResults>)
+    -> Result<(), ApplyError>;
+
+    /// Called about once a second, for what is done by time.
+    ///
+    /// # Errors
+    /// The state cannot go on; the group stops.
+    fn idle(&mut self) -> Result<(), ApplyError>;
+
+    /// The last call: make durable what there is.
+    ///
+    /// # Errors
+    /// It could not.
+    fn stop(&mut self) -> Result<(), ApplyError>;
+}
+
+/// What the state is opened with.
+#[derive(Clone, Debug)]
+pub struct ApplyDeps {
+    /// The group's log.
+    pub log: CommitLog,
+    /// Vote and meta of the group; a checkpoint records the vote.
+    pub files: Arc<GroupFiles>,
+    /// The group's folder.
+    pub dir: PathBuf,
+    /// Its identity.
+    pub meta: GroupMeta,
+    /// All file access.
+    pub fs: Arc<dyn FileSystem>,
+}
+
+/// What [`Apply`] keeps of a membership frame: `{term u64, index u64}` little-endian, then the frame's body.
+#[must_use]
+pub fn encode_membership(frame: &CommittedFrame) -> Bytes {
+    let mut out = Vec::with_capacity(16 + frame.body.len());
+    out.extend_from_slice(&frame.id.term.0.to_le_bytes());
+    out.extend_from_slice(&frame.id.index.0.to_le_bytes());
+    out.extend_from_slice(&frame.body);
+    out.into()
+}
+
+/// Takes apart what [`encode_membership`] made.
+pub(crate) fn decode_membership(stored: &Bytes) -> Option<(EntryId, Bytes)> {
+    let term = u64::from_le_bytes(stored.get(0..8)?.try_into().ok()?);
+    let index = u64::from_le_bytes(stored.get(8..16)?.try_into().ok()?);
+    Some((EntryId::new(term, index), stored.slice(16..)))
+}
+
+/// Opens the state once the log is there.
+pub type MakeApply = Box<dyn FnOnce(ApplyDeps) -> Result<Box<dyn Apply>, ApplyError> + Send>;
