@@ -225,11 +225,11 @@ report_dead() {
 
 mqadmin() {
   # shellcheck disable=SC2086 # a list of words
-  "$BIN/mqadmin" --name "$(joined , api $NAME_NODES)" "$@"
+  "$BIN/mqadmin" --namesrv "$(joined , api $NAME_NODES)" "$@"
 }
 
 # True when both Raft groups have leaders and the broker group is registered with all of its members.
-healthy() { mqadmin cluster status --json >"$dir/status.json" 2>"$dir/status.err"; }
+healthy() { mqadmin status --json >"$dir/status.json" 2>"$dir/status.err"; }
 
 await_leaders() {
   local end=$((SECONDS + wait_s))
@@ -296,12 +296,12 @@ show() {
       b*) printf '%-5s %-8s %-8s clients %s  api %s\n' "$node" "$pid" "$state" "$(address "$node" client)" "$(address "$node" api)" ;;
     esac
   done
-  if mqadmin cluster status; then return 0; else return $?; fi
+  if mqadmin status; then return 0; else return $?; fi
 }
 
 show_json() {
   local node pid separator="" status=0 cluster
-  cluster=$(mqadmin cluster status --json 2>/dev/null) || status=$?
+  cluster=$(mqadmin status --json 2>/dev/null) || status=$?
   printf '{"nodes":['
   for node in $NAME_NODES $BROKER_NODES; do
     if pid=$(pid_of "$node"); then
