@@ -130,7 +130,7 @@ pub struct Limits {
     pub properties_bytes_max: u32,
     /// Most user properties of one message. Default 128; 1 – 1,024.
     pub properties_count_max: u32,
-    /// Most messages in one receive answer. Default 32; 1 – 1,024.
+    /// Most messages in one receive answer. Default 32; 1 – 32.
     pub receive_batch_max: u32,
     /// Longest poll of a receive in ms. Default 20,000; 100 – 60,000.
     pub poll_ms_max: u64,
@@ -291,7 +291,7 @@ impl Limits {
         in_range("limits.body_bytes_max", self.body_bytes_max.into(), 1, 4 << 20)?;
         in_range("limits.properties_bytes_max", self.properties_bytes_max.into(), 1, 32_000)?;
         in_range("limits.properties_count_max", self.properties_count_max.into(), 1, 1_024)?;
-        in_range("limits.receive_batch_max", self.receive_batch_max.into(), 1, 1_024)?;
+        in_range("limits.receive_batch_max", self.receive_batch_max.into(), 1, 32)?;
         in_range("limits.poll_ms_max", self.poll_ms_max, 100, 60_000)?;
         in_range("limits.invisible_ms_max", self.invisible_ms_max, 1_000, 7 * 86_400_000)?;
         in_range("limits.invisible_ms_min", self.invisible_ms_min, 1, self.invisible_ms_max)?;
@@ -331,7 +331,7 @@ fn check_name(key: &str, name: &str) -> Result<(), ConfigError> {
 
 fn check_address(key: &str, address: &str) -> Result<(), ConfigError> {
     match address.rsplit_once(':') {
-        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port != 0) => Ok(()),
+        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => Ok(()),
         _ => Err(wrong(key, format!("`{address}` is not host:port"))),
     }
 }

@@ -22,10 +22,7 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::consume::Consumer;
 use crate::error::BrokerError;
-use crate::state::{StateView, SubscriptionGroup, Topic};
-
-/// Queues of a topic that nobody gave a number.
-pub const DEFAULT_QUEUES: u32 = 8;
+use crate::state::{DEFAULT_QUEUES, StateView, SubscriptionGroup, Topic};
 
 /// What exists once the group is formed and its state is open.
 #[derive(Clone)]

@@ -6,6 +6,9 @@
 //! The way of a message: [`api`] translates, [`produce`] admits and encodes, the log replicates, [`state`] applies
 //! and [`dispatch`] makes it visible, [`consume`] hands it out.
 
+// Handlers nest: a call, its forwarding, the client of the generated code.
+#![recursion_limit = "256"]
+
 pub mod api;
 pub mod clients;
 pub mod config;

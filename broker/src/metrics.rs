@@ -141,30 +141,27 @@ impl Default for Metrics {
 impl Metrics {
     /// Makes the figures visible.
     pub fn register(&self, registry: &mut Registry) {
-        let mut put = |name: &str, help: &str, metric: Box<dyn prometheus_client::registry::Metric>| {
-            registry.register(name, help, metric);
-        };
-        put("rocketmq_messages_in", "Messages stored", Box::new(self.messages_in.clone()));
-        put("rocketmq_throughput_in", "Bytes of bodies stored", Box::new(self.bytes_in.clone()));
-        put("rocketmq_message_size", "Body size in bytes", Box::new(self.message_size.clone()));
-        put("rocketmq_messages_out", "Messages delivered", Box::new(self.messages_out.clone()));
-        put("rocketmq_throughput_out", "Bytes of bodies delivered", Box::new(self.bytes_out.clone()));
-        put("rocketmq_rpc_latency", "Time of a call in ms", Box::new(self.rpc_latency.clone()));
-        put("rocketmq_producer_connections", "Producers seen lately", Box::new(self.producer_connections.clone()));
-        put("rocketmq_consumer_connections", "Consumers seen lately", Box::new(self.consumer_connections.clone()));
-        put("rocketmq_topic_number", "Topics", Box::new(self.topics.clone()));
-        put("rocketmq_consumer_group_number", "Subscription groups", Box::new(self.subscription_groups.clone()));
-        put("raftmq_repeats", "Sends answered with the place of an earlier one", Box::new(self.repeats.clone()));
-        put("raftmq_in_flight_messages", "Deliveries not settled", Box::new(self.in_flight_messages.clone()));
-        put("raftmq_uncommitted_bytes", "Bytes proposed, not applied", Box::new(self.uncommitted_bytes.clone()));
-        put("raftmq_term", "Newest term seen", Box::new(self.term.clone()));
-        put("raftmq_leader", "1 while this member leads", Box::new(self.leader.clone()));
-        put("raftmq_last_index", "Last log index here", Box::new(self.last_index.clone()));
-        put("raftmq_committed_index", "Last committed log index known", Box::new(self.committed_index.clone()));
-        put("raftmq_applied_index", "Last applied log index here", Box::new(self.applied_index.clone()));
-        put("raftmq_log_bytes", "Bytes of the CommitLog", Box::new(self.log_bytes.clone()));
-        put("raftmq_member_lag_entries", "Entries a member lacks (leader only)", Box::new(self.member_lag.clone()));
-        put("raftmq_term_changes", "Terms begun since the start", Box::new(self.leader_changes.clone()));
+        registry.register("rocketmq_messages_in", "Messages stored", self.messages_in.clone());
+        registry.register("rocketmq_throughput_in", "Bytes of bodies stored", self.bytes_in.clone());
+        registry.register("rocketmq_message_size", "Body size in bytes", self.message_size.clone());
+        registry.register("rocketmq_messages_out", "Messages delivered", self.messages_out.clone());
+        registry.register("rocketmq_throughput_out", "Bytes of bodies delivered", self.bytes_out.clone());
+        registry.register("rocketmq_rpc_latency", "Time of a call in ms", self.rpc_latency.clone());
+        registry.register("rocketmq_producer_connections", "Producers seen lately", self.producer_connections.clone());
+        registry.register("rocketmq_consumer_connections", "Consumers seen lately", self.consumer_connections.clone());
+        registry.register("rocketmq_topic_number", "Topics", self.topics.clone());
+        registry.register("rocketmq_consumer_group_number", "Subscription groups", self.subscription_groups.clone());
+        registry.register("raftmq_repeats", "Sends answered with the place of an earlier one", self.repeats.clone());
+        registry.register("raftmq_in_flight_messages", "Deliveries not settled", self.in_flight_messages.clone());
+        registry.register("raftmq_uncommitted_bytes", "Bytes proposed, not applied", self.uncommitted_bytes.clone());
+        registry.register("raftmq_term", "Newest term seen", self.term.clone());
+        registry.register("raftmq_leader", "1 while this member leads", self.leader.clone());
+        registry.register("raftmq_last_index", "Last log index here", self.last_index.clone());
+        registry.register("raftmq_committed_index", "Last committed log index known", self.committed_index.clone());
+        registry.register("raftmq_applied_index", "Last applied log index here", self.applied_index.clone());
+        registry.register("raftmq_log_bytes", "Bytes of the CommitLog", self.log_bytes.clone());
+        registry.register("raftmq_member_lag_entries", "Entries a member lacks (leader only)", self.member_lag.clone());
+        registry.register("raftmq_term_changes", "Terms begun since the start", self.leader_changes.clone());
     }
 
     /// A message was stored, or answered as a repeat.

@@ -45,7 +45,7 @@ pub struct AdminApi {
     /// Way to other nodes.
     pub forward: Arc<Forward>,
     /// Source of digest marks.
-    pub random: Arc<Random>,
+    pub random: Random,
 }
 
 impl AdminApi {

@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use mq_runtime::admin_http::{self, BindError};
+use mq_runtime::shutdown::Shutdown;
+use mq_runtime::tasks::{OnError, Tasks};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 use tonic::codegen::Service as _;
 use tonic::service::Routes;
 
@@ -39,15 +41,15 @@ pub struct Bound {
 /// A port that serves.
 #[derive(Debug)]
 pub struct Listener {
-    stop: CancellationToken,
-    tasks: TaskTracker,
+    abort: CancellationToken,
+    tasks: Tasks,
 }
 
 impl Bound {
     /// Binds an address; the error names it.
     pub async fn bind(setting: &'static str, address: &str, port: Port) -> Result<Self, BindError> {
+        let socket = admin_http::bind(setting, address).await?;
         let failed = |source| BindError { setting, address: address.to_owned(), source };
-        let socket = TcpListener::bind(address).await.map_err(failed)?;
         let address = socket.local_addr().map_err(failed)?;
         Ok(Self { socket, address, port })
     }
@@ -59,36 +61,31 @@ impl Bound {
 
     /// Accepts connections until [`Listener::stop`].
     pub fn serve(self, routes: Routes, connections_max: u32) -> Listener {
-        let listener = Listener { stop: CancellationToken::new(), tasks: TaskTracker::new() };
+        let listener = Listener { abort: CancellationToken::new(), tasks: Tasks::new(Shutdown::new()) };
         let accept = Accept {
             routes: routes.prepare(),
             permits: Arc::new(Semaphore::new(connections_max as usize)),
-            stop: listener.stop.clone(),
+            stop: listener.tasks.token(),
+            abort: listener.abort.clone(),
             tasks: listener.tasks.clone(),
         };
-        listener.tasks.spawn(accept.run(self));
+        listener.tasks.spawn("accept connections", OnError::Log, accept.run(self));
         listener
     }
 }
 
-/// A listening address that cannot be used.
-#[derive(Debug, thiserror::Error)]
-#[error("setting `{setting}`: cannot listen on {address}: {source}")]
-pub struct BindError {
-    /// The setting that names it.
-    pub setting: &'static str,
-    /// As set.
-    pub address: String,
-    /// What the system says.
-    pub source: std::io::Error,
-}
-
 impl Listener {
+    /// Closes everything at once, as the death of the process would.
+    #[cfg(feature = "testkit")]
+    pub fn abort(&self) {
+        self.abort.cancel();
+        self.tasks.shutdown().stop();
+    }
+
     /// Accepts nothing more, lets open calls end, then closes what is left.
     pub async fn stop(&self) {
-        self.stop.cancel();
-        self.tasks.close();
-        if tokio::time::timeout(DRAIN_MAX + Duration::from_secs(1), self.tasks.wait()).await.is_err() {
+        self.tasks.shutdown().stop();
+        if !self.tasks.wait(DRAIN_MAX + Duration::from_secs(1)).await {
             tracing::warn!("connections did not end in time");
         }
     }
@@ -98,7 +95,8 @@ struct Accept {
     routes: Routes,
     permits: Arc<Semaphore>,
     stop: CancellationToken,
-    tasks: TaskTracker,
+    abort: CancellationToken,
+    tasks: Tasks,
 }
 
 impl Accept {
@@ -123,8 +121,9 @@ impl Accept {
             };
             let peer = Peer { address, port: bound.port };
             let connection = connection(stream, peer, self.routes.clone(), self.stop.clone());
-            self.tasks.spawn(async move {
-                connection.await;
+            let abort = self.abort.clone();
+            self.tasks.spawn("connection", OnError::Log, async move {
+                abort.run_until_cancelled(connection).await;
                 drop(permit);
             });
         }

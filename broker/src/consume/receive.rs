@@ -15,7 +15,7 @@ use crate::state::{SubscriptionGroup, Topic};
 
 /// How long positions that the filter passes over wait for a message to go with.
 const SKIP_AFTER: Duration = Duration::from_millis(100);
-/// Pause after a pick of which apply accepted nothing.
+/// Pause after a pick of which apply accepted nothing; doubles up to 64 times that while it stays so.
 const REJECTED_PAUSE: Duration = Duration::from_millis(2);
 
 /// Topic and group of a receive as they are now.
@@ -47,6 +47,7 @@ impl Consumer {
         let mut term = self.leading()?;
         let mut leadership = self.leadership.clone();
         let mut passed_over: Option<Instant> = None;
+        let mut rejected = 0;
         loop {
             let subject = self.subject(&call)?;
             let bell = self.view.shared().arrivals.bell(subject.topic.id);
@@ -71,7 +72,8 @@ impl Consumer {
                 }
                 passed_over = None;
                 if messages {
-                    tokio::time::sleep(REJECTED_PAUSE).await;
+                    tokio::time::sleep(REJECTED_PAUSE * (1 << rejected)).await;
+                    rejected = 6.min(rejected + 1);
                 }
             } else if limited {
                 return Err(in_flight_limit());

@@ -227,9 +227,4 @@ impl Repeats {
             }
         }
     }
-
-    #[cfg(test)]
-    pub(crate) fn len(&self) -> usize {
-        self.entries
-    }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use mq_protocol::v2::messaging_service_client::MessagingServiceClient;
 use mq_protocol::v2;
+use mq_runtime::tasks::OnError;
 use tonic::{Request, Response};
 
 use super::MessagingApi;
@@ -47,7 +48,7 @@ impl MessagingApi {
     fn copy_heartbeat(&self, call: &CallContext, heartbeat: &v2::HeartbeatRequest) {
         let Ok(permit) = Arc::clone(&self.copies).try_acquire_owned() else { return };
         let copies: Vec<_> = self.led_elsewhere().map(|group| self.copy(call, &group, heartbeat.clone())).collect();
-        self.tasks.spawn(async move {
+        self.tasks.spawn("heartbeat copies", OnError::Log, async move {
             for copy in copies.into_iter().flatten() {
                 let (mut client, request) = copy;
                 // Soft state: the next heartbeat makes up for a lost one.
@@ -71,9 +72,10 @@ impl MessagingApi {
         if consumer {
             for group in self.groups.iter().filter(|group| group.leads()) {
                 if let Ok(open) = group.open() {
-                    let gone = open.consumer.client_gone(&call.client_id);
                     // What is not noted now ends with its invisible time.
-                    let _ = tokio::time::timeout_at(call.answer_by().into(), gone).await;
+                    if let Err(error) = open.consumer.client_gone(&call.client_id, self.commit_by(&call)).await {
+                        tracing::debug!(group = group.name, %error, "a goodbye was not noted");
+                    }
                 }
             }
         }

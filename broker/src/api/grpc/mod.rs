@@ -20,10 +20,10 @@ use mq_protocol::v2;
 use mq_protocol::v2::messaging_service_server::MessagingService;
 use mq_raft::Leadership;
 use mq_runtime::clock::Clock;
+use mq_runtime::tasks::Tasks;
 use tokio::sync::{Semaphore, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status, Streaming};
 
 use self::context::CallContext;
@@ -74,8 +74,10 @@ pub struct MessagingApi {
     pub copies: Arc<Semaphore>,
     /// Receives that wait.
     pub waiting: Arc<Semaphore>,
-    /// Open Telemetry streams and other tasks of calls.
-    pub tasks: TaskTracker,
+    /// Open Telemetry streams.
+    pub streams: Arc<Semaphore>,
+    /// Tasks that calls leave behind.
+    pub tasks: Tasks,
     /// Cancelled when the server stops: ends polls and streams.
     pub stopping: CancellationToken,
 }

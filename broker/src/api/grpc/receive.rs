@@ -112,7 +112,7 @@ struct Checked<'a> {
     group: &'a v2::Resource,
     topic: &'a v2::Resource,
     filter: Filter,
-    batch: u32,
+    batch: usize,
     invisible: Option<Duration>,
     auto_renew: bool,
     attempt_id: &'a str,
@@ -249,9 +249,9 @@ impl MessagingApi {
         Ok(Checked { group, topic, filter, batch, invisible, auto_renew, attempt_id, poll_until })
     }
 
-    fn batch(&self, asked: i32) -> Result<u32, Refusal> {
-        let most = self.limits.receive_batch_max;
-        match u32::try_from(asked) {
+    fn batch(&self, asked: i32) -> Result<usize, Refusal> {
+        let most = self.limits.receive_batch_max as usize;
+        match usize::try_from(asked) {
             Ok(0) => Ok(most),
             Ok(asked) => Ok(asked.min(most)),
             Err(_) => Err(Refusal::BadRequest(format!("batch size {asked}: it cannot be negative"))),

@@ -115,7 +115,9 @@ impl MessagingApi {
     }
 
     fn queues_here(&self, topic: &v2::Resource, group: &BrokerGroup, known: &Topic) -> Vec<v2::MessageQueue> {
-        let address = group.leader_client_address().unwrap_or_else(|| self.client_address.to_string());
+        let here = group.leadership().borrow().me;
+        let leader = group.leader_client_address().filter(|_| !here);
+        let address = leader.unwrap_or_else(|| self.client_address.to_string());
         queues(topic, &group.name, &address, known.queues, known.permission, known.message_type)
     }
 }

@@ -13,6 +13,7 @@ use super::context::CallContext;
 use super::receive::{duration_in, group_of_handle};
 use super::{MessagingApi, Target};
 use crate::api::status;
+use crate::consume::Subscription;
 use crate::error::BrokerError;
 use crate::forward::{MESSAGE_BYTES_MAX, respond};
 use crate::group::BrokerGroup;
@@ -127,9 +128,7 @@ impl MessagingApi {
         let handles: Vec<_> = request.entries.iter().map(|entry| entry.receipt_handle.clone()).collect();
         let consumer = &group.open()?.consumer;
         let deadline = self.commit_by(call);
-        let settled = consumer
-            .ack(&names.topic.resource_namespace, &names.group.name, &names.topic.name, handles, deadline)
-            .await?;
+        let settled = consumer.ack(subscription(names), handles, deadline).await?;
         let entries: Vec<_> = request
             .entries
             .iter()
@@ -195,10 +194,8 @@ impl MessagingApi {
         let duration =
             duration_in(&request.invisible_duration.unwrap_or_default(), 0, self.limits.invisible_ms_max)?;
         let consumer = &group.open()?.consumer;
-        let namespace = &names.topic.resource_namespace;
-        let handle = request.receipt_handle.clone();
-        let (group, topic, deadline) = (&names.group.name, &names.topic.name, self.commit_by(call));
-        let receipt_handle = consumer.change_invisible(namespace, group, topic, handle, duration, deadline).await?;
+        let (handle, deadline) = (&request.receipt_handle, self.commit_by(call));
+        let receipt_handle = consumer.change_invisible(subscription(names), handle, duration, deadline).await?;
         Ok(v2::ChangeInvisibleDurationResponse { status: Some(status::ok()), receipt_handle })
     }
 }
@@ -213,6 +210,14 @@ fn check_names<'a>(group: Option<&'a v2::Resource>, topic: Option<&'a v2::Resour
     let topic = admit::present(topic, Field::Topic)?;
     admit::topic_name(topic)?;
     Ok(Names { group, topic })
+}
+
+fn subscription(names: Names<'_>) -> Subscription<'_> {
+    Subscription {
+        namespace: &names.topic.resource_namespace,
+        group: &names.group.name,
+        topic: &names.topic.name,
+    }
 }
 
 fn result(entry: &v2::AckMessageEntry, status: v2::Status) -> v2::AckMessageResultEntry {

@@ -1,10 +1,12 @@
 //! Telemetry: a stream per client that carries its settings, completed by the server. Nothing else in the broker
 //! depends on it: a client whose stream is gone, or never came, is served all the same.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use mq_protocol::v2::telemetry_command::Command;
 use mq_protocol::{v2, v2::settings::PubSub};
+use mq_runtime::tasks::OnError;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Streaming};
@@ -43,8 +45,15 @@ impl MessagingApi {
             let _ = out.try_send(Ok(command));
             return Ok(Response::new(ReceiverStream::new(stream)));
         }
+        let Ok(permit) = Arc::clone(&self.streams).try_acquire_owned() else {
+            return Err(tonic::Status::resource_exhausted("too many streams: limits.clients_max is reached"));
+        };
         let session = Session { api: self.clone(), call, out, last: None };
-        self.tasks.spawn(session.run(request.into_inner()));
+        let incoming = request.into_inner();
+        self.tasks.spawn("telemetry stream", OnError::Log, async move {
+            session.run(incoming).await;
+            drop(permit);
+        });
         Ok(Response::new(ReceiverStream::new(stream)))
     }
 }
@@ -174,7 +183,7 @@ impl MessagingApi {
         settings
     }
 
-    fn subscription_group(&self, name: &v2::Resource) -> Option<std::sync::Arc<crate::state::SubscriptionGroup>> {
+    fn subscription_group(&self, name: &v2::Resource) -> Option<Arc<crate::state::SubscriptionGroup>> {
         self.groups.iter().find_map(|group| group.subscription_group(&name.resource_namespace, &name.name))
     }
 
