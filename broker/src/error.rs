@@ -4,7 +4,7 @@
 //! They become wire codes in `api/status.rs` and nowhere else.
 
 use mq_protocol::cluster::{ItemResult, item_result::Code};
-use mq_raft::{LeaderInfo, ProposeError, ReadError};
+use mq_raft::{LeaderInfo, ProposeError};
 use mq_store::StoreError;
 
 /// Why a call of a client or a node was not done.
