@@ -29,7 +29,7 @@ impl Identity {
         put(&mut map, headers::LANGUAGE, "RUST");
         put(&mut map, headers::CLIENT_VERSION, concat!("raftmq-", env!("CARGO_PKG_VERSION")));
         put(&mut map, headers::PROTOCOL, "v2");
-        Self { client_id, host, headers: map, ids: MessageIds::new(), clock: SystemClock::default() }
+        Self { client_id, host, headers: map, ids: MessageIds::new(), clock: SystemClock::new() }
     }
 
     /// A request with the headers that every call carries, and the time that is left for it.

@@ -73,10 +73,12 @@ impl Row<'_> {
     }
 }
 
+type Input = BufReader<Box<dyn Read + Send>>;
+
 /// Lines of files, one after the other; of the standard input when there is no file or it is `-`.
 pub(crate) struct Messages {
     files: std::vec::IntoIter<PathBuf>,
-    current: Option<(String, Lines<BufReader<Box<dyn Read + Send>>>)>,
+    current: Option<(String, Lines<Input>)>,
 }
 
 impl Messages {
@@ -87,13 +89,13 @@ impl Messages {
         Self { files: files.into_iter(), current: None }
     }
 
-    fn open(path: &Path) -> Outcome<Box<dyn Read + Send>> {
+    fn open(path: &Path) -> Outcome<Input> {
         if path == Path::new("-") {
-            return Ok(Box::new(std::io::stdin()));
+            return Ok(BufReader::new(Box::new(std::io::stdin())));
         }
         let file =
             File::open(path).map_err(|error| Failure::wrong_use(format!("{}: {error}", path.display())))?;
-        Ok(Box::new(file))
+        Ok(BufReader::new(Box::new(file)))
     }
 }
 
@@ -112,7 +114,7 @@ impl Iterator for Messages {
             }
             let path = self.files.next()?;
             match Self::open(&path) {
-                Ok(input) => self.current = Some((path.display().to_string(), BufReader::new(input).lines())),
+                Ok(input) => self.current = Some((path.display().to_string(), input.lines())),
                 Err(failure) => return Some(Err(failure)),
             }
         }
