@@ -3,7 +3,9 @@
 mod cluster;
 mod compare;
 mod map_state;
+mod suite;
 
 pub use cluster::{Cluster, Member, Options};
 pub use compare::{Difference, common_log};
 pub use map_state::{AppliedLog, MapState};
+pub use suite::storage_suite;
