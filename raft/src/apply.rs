@@ -91,10 +91,14 @@ pub struct ApplyDeps {
 /// What [`Apply`] keeps of a membership frame: `{term u64, index u64}` little-endian, then the frame's body.
 #[must_use]
 pub fn encode_membership(frame: &CommittedFrame) -> Bytes {
-    let mut out = Vec::with_capacity(16 + frame.body.len());
-    out.extend_from_slice(&frame.id.term.0.to_le_bytes());
-    out.extend_from_slice(&frame.id.index.0.to_le_bytes());
-    out.extend_from_slice(&frame.body);
+    store_membership(frame.id, &frame.body)
+}
+
+pub(crate) fn store_membership(id: EntryId, body: &[u8]) -> Bytes {
+    let mut out = Vec::with_capacity(16 + body.len());
+    out.extend_from_slice(&id.term.0.to_le_bytes());
+    out.extend_from_slice(&id.index.0.to_le_bytes());
+    out.extend_from_slice(body);
     out.into()
 }
 

@@ -273,8 +273,9 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
         self.apply_batch(frames, responders).await
     }
 
-    async fn try_create_snapshot_builder(&mut self, _force: bool) -> Option<NoSnapshot> {
-        None
+    async fn try_create_snapshot_builder(&mut self, force: bool) -> Option<NoSnapshot> {
+        // Forced only when the log was purged, which this version never asks for: the builder's error tells.
+        force.then_some(NoSnapshot)
     }
 
     async fn get_snapshot_builder(&mut self) -> NoSnapshot {

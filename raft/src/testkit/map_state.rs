@@ -40,6 +40,11 @@ impl AppliedLog {
         self.shared.lock().times.clone()
     }
 
+    /// Replaces what was applied, as an installed snapshot does.
+    pub(crate) fn install(&self, applied: Option<EntryId>, membership: Option<Bytes>) {
+        *self.shared.lock() = Shared { applied, membership, ..Shared::default() };
+    }
+
     /// The last frame applied.
     #[must_use]
     pub fn applied(&self) -> Option<EntryId> {
