@@ -1,7 +1,7 @@
 //! Settings: one TOML file, then the environment, then `--set`; what comes later wins.
 //!
 //! * A key has the same meaning in all three: `limits.poll_ms_max`, `MQ_LIMITS_POLL_MS_MAX`, `--set
-//!   limits.poll_ms_max=…`. Which keys exist is asked from the settings' type itself ([`schema`]).
+//!   limits.poll_ms_max=…`. Which keys exist is asked from the settings' type itself (`schema.rs`).
 //! * A key that does not exist, in the file or in `--set`, is an error with its place and the nearest key. The type
 //!   must say `#[serde(deny_unknown_fields)]` on every level.
 //! * Of the environment only the names of existing keys are read; others that begin with `MQ_` are reported as
