@@ -13,7 +13,7 @@ mod recording;
 
 use std::fmt::Debug;
 use std::io::IoSlice;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::error::Result;
@@ -110,31 +110,33 @@ pub trait FileSystem: Send + Sync + Debug {
     fn lock(&self, path: &Path) -> Result<Box<dyn HeldLock>>;
 }
 
-/// Creates `path` and syncs every folder that got a new name for it, so that it survives a power cut.
+/// Creates `path` and what is missing above it; all of it survives a power cut on return.
 ///
-/// The folder above `path` is synced also when `path` existed: a killed process may have left the name in the cache only.
+/// Level by level: a folder's name is synced before anything is created in it. So if a killed process left a name in the
+/// cache only, it is that of the deepest folder there is, which is synced again here.
 pub fn create_dir_durably(fs: &dyn FileSystem, path: &Path) -> Result<()> {
-    let mut missing: Vec<PathBuf> = Vec::new();
-    let mut at = path;
-    while !fs.exists(at)? {
-        missing.push(at.to_path_buf());
-        match parent(at) {
-            Some(above) => at = above,
-            None => break,
+    let mut missing: Vec<&Path> = Vec::new();
+    let mut deepest = Some(path);
+    while let Some(at) = deepest.filter(|at| !at.as_os_str().is_empty()) {
+        if fs.exists(at)? {
+            break;
         }
+        missing.push(at);
+        deepest = at.parent();
     }
-    fs.create_dir_all(path)?;
-    if missing.is_empty() {
-        missing.push(path.to_path_buf());
+    if let Some(above) = deepest.and_then(parent) {
+        fs.sync_dir(above)?;
     }
-    for made in missing.iter().rev() {
-        if let Some(above) = parent(made) {
+    for at in missing.into_iter().rev() {
+        fs.create_dir_all(at)?;
+        if let Some(above) = parent(at) {
             fs.sync_dir(above)?;
         }
     }
     Ok(())
 }
 
+/// The folder above, the working directory for a bare name.
 fn parent(path: &Path) -> Option<&Path> {
-    path.parent().filter(|p| !p.as_os_str().is_empty())
+    path.parent().map(|above| if above.as_os_str().is_empty() { Path::new(".") } else { above })
 }

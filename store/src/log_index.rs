@@ -157,7 +157,7 @@ mod tests {
     fn index() -> EntryIndex {
         let mut index = EntryIndex::new(1024);
         for (i, term, offset, end) in
-            [(2, 1, 0, 400), (3, 1, 400, 1000), (4, 2, 1024, 1100), (5, 4, 1100, 1200), (6, 4, 1200, 2048)]
+            [(2, 1, 0, 400), (3, 1, 400, 1000), (4, 2, 1024, 1104), (5, 4, 1104, 1200), (6, 4, 1200, 2048)]
         {
             index.push(EntryId::new(term, i), LogOffset(offset), LogOffset(end));
         }
@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(index.last(), Some(EntryId::new(4, 6)));
         assert_eq!(index.id(LogIndex(4)), Some(EntryId::new(2, 4)));
         assert_eq!(index.place(LogIndex(3)), Some((LogOffset(400), LogOffset(1000))));
-        assert_eq!(index.place(LogIndex(5)), Some((LogOffset(1100), LogOffset(1200))));
+        assert_eq!(index.place(LogIndex(5)), Some((LogOffset(1104), LogOffset(1200))));
         assert_eq!((index.place(LogIndex(1)), index.place(LogIndex(7))), (None, None));
     }
 
@@ -184,8 +184,8 @@ mod tests {
         assert_eq!(span(4, 7, 1 << 20), Some((1024, 2048)));
         assert_eq!(span(4, 6, 1 << 20), Some((1024, 1200)));
         assert_eq!(span(4, 7, 176), Some((1024, 1200)));
-        assert_eq!(span(4, 7, 175), Some((1024, 1100)));
-        assert_eq!(span(4, 7, 1), Some((1024, 1100)), "at least one");
+        assert_eq!(span(4, 7, 175), Some((1024, 1104)));
+        assert_eq!(span(4, 7, 1), Some((1024, 1104)), "at least one");
     }
 
     #[test]

@@ -10,6 +10,8 @@
 //! 4. Everything accepted is synced, files and folder: a killed process leaves bytes that only the page cache has, and
 //!    Raft counts what is here as flushed.
 
+use std::io::IoSlice;
+
 use super::entry::{CommitLogConfig, PlacedEntry, RecoveryReport};
 use super::frame::{BatchNumber, FRAME_HEADER_LEN, FrameHeader, NotAFrame};
 use super::ring::Ring;
@@ -48,6 +50,8 @@ struct Recovery<'a> {
     checkpointed: Option<EntryId>,
     tail: Tail,
     batch: BatchNumber,
+    /// Where the last batch begins.
+    batch_start: LogOffset,
     report: RecoveryReport,
 }
 
@@ -82,6 +86,7 @@ pub(super) fn recover(
             recovery.report.torn_bytes += end.0 - stop.at.0;
             all[last].zero(stop.at, end)?;
         }
+        recovery.write_last_batch_again(&all[last])?;
     } else {
         recovery.check_empty(&segments)?;
     }
@@ -128,7 +133,14 @@ impl<'a> Recovery<'a> {
             failed: None,
             stopping: false,
         };
-        Self { config, checkpointed, tail, batch: BatchNumber::default(), report: RecoveryReport::default() }
+        Self {
+            config,
+            checkpointed,
+            tail,
+            batch: BatchNumber::default(),
+            batch_start: base.end,
+            report: RecoveryReport::default(),
+        }
     }
 
     /// Reads frames through all segments; returns where they end: the segment and why. None if there is no segment.
@@ -165,8 +177,8 @@ impl<'a> Recovery<'a> {
     /// The next index; only over what is purged there may be a hole.
     fn index_follows(&self, index: LogIndex) -> bool {
         let Some(last) = self.tail.index.last() else { return true };
-        let over_purged = self.tail.purged.is_some_and(|p| last.index <= p.index && index > p.index);
-        index.0 == last.index.0 + 1 || over_purged
+        let next = last.index.0 + 1;
+        index.0 == next || self.tail.purged.is_some_and(|p| index.0 > next && index.0 <= p.index.0 + 1)
     }
 
     fn read_segment(&mut self, segment: &Segment) -> Result<Stop> {
@@ -239,6 +251,9 @@ impl<'a> Recovery<'a> {
         self.tail.index.push(header.id, header.offset, header.end());
         (self.tail.end, self.tail.chain) = (header.end(), header.head_crc);
         if let Some(mark) = header.batch {
+            if mark.first || mark.number != self.batch {
+                self.batch_start = header.offset;
+            }
             self.batch = mark.number;
         }
         self.report.frames += 1;
@@ -279,6 +294,19 @@ impl<'a> Recovery<'a> {
         }
         let leftover = behind.leftover.or((stop.behind > stop.at).then_some(stop.at));
         Ok(Behind { leftover, ..behind })
+    }
+
+    /// After a failed sync the page cache may show bytes that are not on the disk and count as clean, so that the next sync
+    /// says yes without writing them. Only the last batch can be such; written again, the sync below means it.
+    fn write_last_batch_again(&self, segment: &Segment) -> Result<()> {
+        let (start, end) = (self.batch_start.max(segment.base), self.tail.end);
+        if self.tail.index.last().is_none() || start >= end {
+            return Ok(());
+        }
+        let mut bytes = vec![0; (end.0 - start.0) as usize];
+        let read = segment.read_at(&mut bytes, start)?;
+        bytes.truncate(read);
+        segment.file.write_at(&[IoSlice::new(&bytes)], start.0 - segment.base.0)
     }
 
     fn ends_below_checkpoint(&self) -> Option<EntryId> {

@@ -23,6 +23,9 @@ use crate::error::Result;
 pub enum Failure {
     /// The call of that number (counted from 0 over all changing calls), and only that one. It does nothing.
     Once(u64),
+    /// Like `Once`; if the call is the sync of a file, the cache forgets that the file's unsynced bytes are to be written,
+    /// as Linux does: later syncs succeed without them.
+    LostSync(u64),
     /// That call and every later one. A write still reaches the page cache: the process died while it ran.
     ForEver(u64),
 }
@@ -141,7 +144,7 @@ impl State {
         let call = self.calls;
         self.calls += 1;
         Ok(match self.failure {
-            Some(Failure::Once(at)) if at == call => Some(Effect::Nothing),
+            Some(Failure::Once(at) | Failure::LostSync(at)) if at == call => Some(Effect::Nothing),
             Some(Failure::ForEver(at)) if at == call && write => Some(Effect::All),
             Some(Failure::ForEver(at)) if at <= call => Some(Effect::Nothing),
             _ => None,
@@ -173,10 +176,15 @@ impl File for CrashingFile {
     }
 
     fn sync_data(&self) -> Result<()> {
-        self.fs.change("fdatasync", &self.path, |disk| {
+        let synced = self.fs.change("fdatasync", &self.path, |disk| {
             disk.sync(self.inode);
             Ok(())
-        })
+        });
+        let mut state = self.fs.state.lock();
+        if synced.is_err() && matches!(state.failure, Some(Failure::LostSync(at)) if at + 1 == state.calls) {
+            state.disk.lose_sync(self.inode);
+        }
+        synced
     }
 
     fn sync_all(&self) -> Result<()> {
@@ -359,6 +367,20 @@ mod tests {
             seen.insert((content(&cut, a).is_some(), content(&cut, b).is_some()));
         }
         assert_eq!(seen.into_iter().collect::<Vec<_>>(), [(false, true), (true, false)]);
+    }
+
+    #[test]
+    fn a_lost_sync_leaves_bytes_that_only_the_cache_has() {
+        let path = Path::new("/f");
+        let fs = CrashingFs::new();
+        let file = write(&fs, path, b"old");
+        file.sync_data().expect("syncs");
+        fs.sync_dir(Path::new("/")).expect("syncs");
+        file.write_at(&[IoSlice::new(b"new")], 0).expect("writes");
+        fs.fail(Failure::LostSync(0));
+        assert!(file.sync_data().is_err() && file.sync_data().is_ok());
+        assert_eq!(content(&fs.kill(), path), Some(b"new".to_vec()));
+        assert_eq!(content(&fs.power_cut(1), path), Some(b"old".to_vec()));
     }
 
     #[test]

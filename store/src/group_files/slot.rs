@@ -22,6 +22,7 @@ use crate::error::Result;
 use crate::fs::{File, FileSystem, OpenMode};
 
 const SLOT_LEN: usize = 4096;
+const SLOT_A: u64 = 0;
 const SLOT_B: u64 = SLOT_LEN as u64;
 const HEADER_LEN: usize = 24;
 const MAGIC: &[u8; 4] = b"MQS1";
@@ -52,15 +53,15 @@ impl TwoSlots {
         file.read_at(&mut bytes, 0)?;
         let (a, b) = (read_slot(&bytes[..SLOT_LEN]), read_slot(&bytes[SLOT_LEN..]));
         let mut slots = Self { file, sequence: 0, ahead: None };
-        let (sequence, payload, stale) = match (a, b) {
+        let (sequence, payload, newer, other) = match (a, b) {
             (Slot::Whole { sequence: a, payload }, Slot::Whole { sequence: b, .. }) if a >= b => {
-                (a, payload, (a != b).then_some(SLOT_B))
+                (a, payload, SLOT_A, SLOT_B)
             }
-            (_, Slot::Whole { sequence, payload }) => (sequence, payload, Some(0)),
-            (Slot::Whole { sequence, payload }, _) => (sequence, payload, Some(SLOT_B)),
+            (_, Slot::Whole { sequence, payload }) => (sequence, payload, SLOT_B, SLOT_A),
+            (Slot::Whole { sequence, payload }, _) => (sequence, payload, SLOT_A, SLOT_B),
             // Never reported: the first change ever was not yet whole in A, so B was never begun.
             (_, Slot::Empty) => {
-                slots.file.write_at(&[IoSlice::new(&[0; 2 * SLOT_LEN])], 0)?;
+                slots.file.write_at(&[IoSlice::new(&[0; 2 * SLOT_LEN])], SLOT_A)?;
                 slots.file.sync_data()?;
                 return Ok((slots, None));
             }
@@ -68,11 +69,11 @@ impl TwoSlots {
                 return Err(StoreError::corrupt(path, SLOT_B, expected, found));
             }
         };
-        // A killed process may have left the newer record in the page cache only. It is synced before the other slot is
-        // touched: else a crash could take both.
-        slots.file.sync_data()?;
-        if let Some(at) = stale {
-            slots.file.write_at(&[IoSlice::new(&slot_image(sequence, &payload))], at)?;
+        // A killed process, or a sync that failed, may have left either slot in the page cache only. Both are written again,
+        // the newer one first: a crash never takes both.
+        let image = slot_image(sequence, &payload);
+        for at in [newer, other] {
+            slots.file.write_at(&[IoSlice::new(&image)], at)?;
             slots.file.sync_data()?;
         }
         slots.sequence = sequence;
@@ -90,7 +91,7 @@ impl TwoSlots {
         }
         self.settle()?;
         self.sequence += 1;
-        self.file.write_at(&[IoSlice::new(&slot_image(self.sequence, &payload))], 0)?;
+        self.file.write_at(&[IoSlice::new(&slot_image(self.sequence, &payload))], SLOT_A)?;
         self.file.sync_data()?;
         self.ahead = Some(payload);
         Ok(())

@@ -94,12 +94,29 @@ impl Inode {
                 left[start..end].copy_from_slice(&versions[at][..end - start]);
             }
         }
+        self.durable.clone_from(&left);
         self.live = left;
-        self.sync();
+        self.forget();
     }
 
+    /// Only what is dirty goes to the disk: see [`Self::forget`].
     fn sync(&mut self) {
-        self.durable.clone_from(&self.live);
+        if !self.lengths.is_empty() {
+            self.durable.resize(self.live.len(), 0);
+        }
+        for sector in self.sectors.keys() {
+            let start = (sector * SECTOR).min(self.live.len());
+            let end = (start + SECTOR).min(self.live.len());
+            if self.durable.len() < end {
+                self.durable.resize(end, 0);
+            }
+            self.durable[start..end].copy_from_slice(&self.live[start..end]);
+        }
+        self.forget();
+    }
+
+    /// Nothing is dirty any more, whether it reached the disk or not.
+    fn forget(&mut self) {
         self.sectors.clear();
         self.lengths.clear();
     }
@@ -266,6 +283,11 @@ impl Disk {
         self.inodes[inode].sync();
     }
 
+    /// A sync that failed: the cache keeps what was written and counts it as clean.
+    pub(super) fn lose_sync(&mut self, inode: usize) {
+        self.inodes[inode].forget();
+    }
+
     pub(super) fn set_len(&mut self, inode: usize, len: u64) {
         let inode = &mut self.inodes[inode];
         let old = inode.live.len();
@@ -284,6 +306,7 @@ impl Disk {
         if let Some(at) = inode.live.get_mut(byte as usize) {
             *at ^= 1 << bit;
         }
+        inode.touch(byte as usize, byte as usize + 1);
         inode.sync();
     }
 
