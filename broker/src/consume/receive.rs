@@ -86,7 +86,12 @@ impl Consumer {
                 tokio::select! {
                     () = ring => {}
                     () = tokio::time::sleep_until(wake.into()) => {}
-                    _ = leadership.changed() => {}
+                    changed = leadership.changed() => {
+                        // The group is gone, and with it whoever would say that it no longer leads.
+                        if changed.is_err() {
+                            return Ok(Vec::new());
+                        }
+                    }
                 }
             }
             match self.leading() {

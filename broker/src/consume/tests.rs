@@ -66,7 +66,7 @@ impl Node {
         let deps = Deps {
             fs: Arc::new(OsFileSystem),
             clock: Arc::new(SystemClock::new()),
-            random: Arc::new(Random::from_os()),
+            random: Random::from_os(),
             on_fatal: Arc::new(|fatal| panic!("{fatal}")),
         };
         let raft = RaftGroup::start(config, Arc::clone(&transport), deps, make_apply).await.expect("starts");

@@ -118,7 +118,8 @@ mod tests {
         for name in ["../../x", "a b", "a.b", "", "TBW102", "rmq_sys_x", "%DLQ%g", "%RETRY%g", &"t".repeat(128)] {
             let mut message = valid();
             message.topic = Some(v2::Resource { name: name.into(), ..Default::default() });
-            let result = request(&v2::SendMessageRequest { messages: vec![message] }, &Limits::default());
+            let sent = v2::SendMessageRequest { messages: vec![message] };
+            let result = request(&sent, &Limits::default());
             assert!(matches!(result, Err(Refusal::Invalid(Invalid { field: Field::Topic, .. }))), "{name:?}");
         }
     }
