@@ -27,7 +27,7 @@ pub const GROUPS_MAX: usize = 4_096;
 /// Name of a topic in keys and listings: `namespace%name`, without a namespace the bare name.
 #[must_use]
 pub fn resource(namespace: &str, name: &str) -> String {
-    if namespace.is_empty() { name.to_owned() } else { format!("{namespace}%{name}") }
+    mq_protocol::names::resource_key(namespace, name)
 }
 
 /// A change that the state has to keep.

@@ -1,0 +1,243 @@
+//! Between the name group's log and the route table: applies commands, keeps what changed, makes checkpoints.
+//!
+//! Families and keys of the state; values are the messages of `name_command.proto`:
+//!
+//! ```text
+//! groups   broker group                      -> NameGroupRecord
+//! topics   broker group, 0, namespace%name   -> NameTopic
+//! staged   broker group, 0, part u32 be      -> NameFull
+//! ```
+//!
+//! What always holds: the changes of one call are one batch together with the applied entry, and readers see them
+//! only afterwards, so a stamp never names an entry whose effects could be missing in the table.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use mq_protocol::cluster::name_result::Outcome;
+use mq_protocol::cluster::{NameFull, NameGroupRecord, NameResult, NameTopic};
+use mq_raft::{Apply, ApplyDeps, ApplyError, CommittedFrame, FrameResults, encode_membership};
+use mq_store::{
+    Backend, CheckpointRecord, CommitLog, EntryId, FRAME_HEADER_LEN, FrameKind, GroupFiles, LogOffset, State,
+    StateStore, WriteBatch, items,
+};
+use prost::Message;
+
+use crate::command::Command;
+use crate::name_state::{NameState, Shown};
+use crate::route_table::{Applied, Change, RouteTable, resource};
+
+/// Families of the state.
+pub const FAMILIES: &[&str] = &["groups", "topics", "staged"];
+const GROUPS: usize = 0;
+const TOPICS: usize = 1;
+const STAGED: usize = 2;
+
+/// Time between checkpoints while something is applied.
+const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(5);
+/// Log applied since the last checkpoint that makes the next one due at once.
+const CHECKPOINT_BYTES: u64 = 64 << 20;
+
+/// The state machine of the name group.
+pub struct NameApply {
+    store: StateStore,
+    state: NameState,
+    log: CommitLog,
+    files: Arc<GroupFiles>,
+    /// End and chain value of the newest frame applied by this process.
+    last: Option<(LogOffset, u32)>,
+    checkpointed_at: Instant,
+    bytes_since: u64,
+}
+
+impl std::fmt::Debug for NameApply {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NameApply").field("last", &self.last).finish_non_exhaustive()
+    }
+}
+
+/// Opens the state at its newest checkpoint and shows it in `state`. What the log has beyond it is applied again.
+///
+/// # Errors
+/// State or log are damaged, or older than the checkpoint's record.
+pub fn open(deps: ApplyDeps, backend: Backend, state: NameState) -> Result<NameApply, ApplyError> {
+    let ApplyDeps { log, files, dir, meta: _, fs } = deps;
+    let store = StateStore::open(fs, &dir.join("state"), FAMILIES, backend)?;
+    store.check(&log, files.vote())?;
+    let (table, applied) = (load(store.state().as_ref())?, store.applied()?);
+    state.update(|shown| *shown = Shown { table, applied });
+    Ok(NameApply { store, state, log, files, last: None, checkpointed_at: Instant::now(), bytes_since: 0 })
+}
+
+impl NameApply {
+    fn apply_frame(
+        &mut self,
+        shown: &mut Shown,
+        frame: &CommittedFrame,
+        batch: &mut WriteBatch,
+        marks: &mut Vec<u64>,
+    ) -> Result<FrameResults, ApplyError> {
+        let mut results = Vec::new();
+        match frame.kind {
+            FrameKind::Items => {
+                for item in items(&frame.body) {
+                    let item = item?;
+                    let outcome = apply_item(shown, Command::decode(&item), batch, marks);
+                    results.push(answer(shown, outcome, frame.id));
+                }
+            }
+            FrameKind::Membership => batch.set_membership(&encode_membership(frame)),
+            FrameKind::Blank => {}
+        }
+        let len = (FRAME_HEADER_LEN + frame.body.len()).next_multiple_of(8) as u64;
+        self.last = Some((LogOffset(frame.offset.0 + len), frame.head_crc));
+        self.bytes_since += len;
+        Ok(results)
+    }
+
+    fn checkpoint(&mut self) -> Result<(), ApplyError> {
+        let Some((log_end, chain)) = self.last else { return Ok(()) };
+        let record = CheckpointRecord { vote: self.files.vote(), log_end, chain };
+        self.store.checkpoint(None, record)?;
+        self.checkpointed_at = Instant::now();
+        self.bytes_since = 0;
+        Ok(())
+    }
+
+    fn checkpoint_when_due(&mut self) -> Result<(), ApplyError> {
+        let by_time = self.bytes_since > 0 && self.checkpointed_at.elapsed() >= CHECKPOINT_INTERVAL;
+        if by_time || self.bytes_since >= CHECKPOINT_BYTES { self.checkpoint() } else { Ok(()) }
+    }
+}
+
+impl Apply for NameApply {
+    fn applied(&self) -> Result<Option<EntryId>, ApplyError> {
+        Ok(self.store.applied()?)
+    }
+
+    fn membership(&self) -> Result<Option<Bytes>, ApplyError> {
+        Ok(self.store.membership()?.map(Bytes::from))
+    }
+
+    fn apply(
+        &mut self,
+        frames: &[CommittedFrame],
+        results: &mut Vec<FrameResults>,
+    ) -> Result<(), ApplyError> {
+        let state = self.state.clone();
+        for frame in frames {
+            // One batch per frame: a digest mark sees the state after its own frame, however frames are grouped.
+            let mut batch = WriteBatch::new();
+            let mut marks = Vec::new();
+            state.update(|shown| -> Result<(), ApplyError> {
+                results.push(self.apply_frame(shown, frame, &mut batch, &mut marks)?);
+                batch.set_applied(frame.id);
+                self.store.state().write(&batch)?;
+                shown.applied = Some(frame.id);
+                Ok(())
+            })?;
+            for mark in marks {
+                state.digests().take(mark, frame.id.index, self.store.state().as_ref(), &self.log)?;
+            }
+        }
+        self.checkpoint_when_due()
+    }
+
+    fn idle(&mut self) -> Result<(), ApplyError> {
+        self.checkpoint_when_due()
+    }
+
+    fn stop(&mut self) -> Result<(), ApplyError> {
+        self.checkpoint()
+    }
+}
+
+fn apply_item(
+    shown: &mut Shown,
+    command: Option<Command>,
+    batch: &mut WriteBatch,
+    marks: &mut Vec<u64>,
+) -> (Outcome, String) {
+    let (group, applied) = match command {
+        Some(Command::Report(report)) => {
+            let applied = shown.table.apply_report(&report);
+            (report.broker_group, applied)
+        }
+        Some(Command::Lost(lost)) => {
+            let applied = shown.table.apply_lost(&lost);
+            (lost.broker_group, applied)
+        }
+        Some(Command::DigestMark(mark)) => {
+            marks.push(mark.mark);
+            (String::new(), Applied { outcome: Outcome::Applied, changes: Vec::new() })
+        }
+        None => (String::new(), Applied { outcome: Outcome::Unknown, changes: Vec::new() }),
+    };
+    for change in &applied.changes {
+        keep(change, batch);
+    }
+    (applied.outcome, group)
+}
+
+fn answer(shown: &Shown, (outcome, group): (Outcome, String), id: EntryId) -> Bytes {
+    let record = shown.table.group(&group).map(|group| group.record());
+    let result = NameResult {
+        outcome: outcome.into(),
+        view_index: record.map_or(0, |record| record.view_index),
+        has_view: record.is_some_and(|record| record.has_view),
+        term: id.term.0,
+        index: id.index.0,
+    };
+    result.encode_to_vec().into()
+}
+
+fn key(group: &str, rest: &[u8]) -> Vec<u8> {
+    [group.as_bytes(), &[0], rest].concat()
+}
+
+/// Writes a change to where [`load`] finds it.
+fn keep(change: &Change, batch: &mut WriteBatch) {
+    match change {
+        Change::Group(record) => batch.put(GROUPS, record.broker_group.as_bytes(), &record.encode_to_vec()),
+        Change::Topic { group, topic } => {
+            let resource = resource(&topic.namespace, &topic.name);
+            batch.put(TOPICS, &key(group, resource.as_bytes()), &topic.encode_to_vec());
+        }
+        Change::TopicGone { group, resource } => batch.delete(TOPICS, &key(group, resource.as_bytes())),
+        Change::Staged { group, full } => {
+            batch.put(STAGED, &key(group, &full.part.to_be_bytes()), &full.encode_to_vec());
+        }
+        Change::StagedGone { group, part } => batch.delete(STAGED, &key(group, &part.to_be_bytes())),
+    }
+}
+
+fn load(state: &dyn State) -> Result<RouteTable, ApplyError> {
+    let records: Vec<(String, NameGroupRecord)> = rows(state, GROUPS)?;
+    let topics: Vec<(String, NameTopic)> = rows(state, TOPICS)?;
+    let staged: Vec<(String, NameFull)> = rows(state, STAGED)?;
+    Ok(RouteTable::load(records.into_iter().map(|(_, record)| record).collect(), topics, staged))
+}
+
+/// All rows of a family with the broker group that their key begins with.
+fn rows<T: Message + Default>(state: &dyn State, family: usize) -> Result<Vec<(String, T)>, ApplyError> {
+    let mut rows = Vec::new();
+    let mut damaged = None;
+    state.scan(family, &[], None, &mut |key, value| {
+        let group = key.split(|byte| *byte == 0).next().unwrap_or_default();
+        match (std::str::from_utf8(group), T::decode(value)) {
+            (Ok(group), Ok(row)) => rows.push((group.to_owned(), row)),
+            _ => damaged = Some(key.escape_ascii().to_string()),
+        }
+        damaged.is_none()
+    })?;
+    match damaged {
+        Some(key) => {
+            Err(ApplyError::Other(format!("state family {}: unreadable row {key:?}", FAMILIES[family])))
+        }
+        None => Ok(rows),
+    }
+}
+
+#[cfg(test)]
+mod tests;
