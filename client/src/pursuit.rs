@@ -29,6 +29,8 @@ const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(200);
 /// Redirects followed at once before a pause: two nodes that name each other must not spin.
 const HOPS_AT_ONCE: u32 = 4;
+/// Pause between two rounds of asking the members while an answer is missing.
+const DOUBT_PAUSE: Duration = Duration::from_millis(100);
 /// Without a leader for this long, the route is asked for again.
 const ROUTE_AGE_WITHOUT_LEADER: Duration = Duration::from_millis(500);
 
@@ -179,7 +181,10 @@ impl<'a> Pursuit<'a> {
         let since = *self.without_leader_since.get_or_insert_with(Instant::now);
         if since.elapsed() >= ROUTE_AGE_WITHOUT_LEADER {
             self.without_leader_since = None;
-            self.core.refresh_route(self.topic).await;
+            tokio::select! {
+                () = self.core.refresh_route(self.topic) => {}
+                () = self.group.moved_from("") => {}
+            }
         }
         self.group.leader()
     }
@@ -188,9 +193,10 @@ impl<'a> Pursuit<'a> {
     async fn doubt(&self, address: &str, patience: Duration) {
         let moved = self.group.moved_from(address);
         let ask = async {
+            tokio::time::sleep(patience).await;
             loop {
-                tokio::time::sleep(patience).await;
                 self.group.find_leader(self.core).await;
+                tokio::time::sleep(DOUBT_PAUSE).await;
             }
         };
         tokio::select! {

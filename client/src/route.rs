@@ -134,11 +134,12 @@ impl Core {
         Err(Cause::NoRoute { topic: topic.name.clone(), reason: last.to_string() })
     }
 
-    /// Asks for a route again; what is known stays when nobody answers.
+    /// Asks for a route again, unless somebody does already; what is known stays when nobody answers.
     pub(crate) async fn refresh_route(&self, topic: &v2::Resource) {
-        let _one = self.routes.asking.lock().await;
-        // Nobody answers or the topic is refused: the next call finds out; the old route serves until then.
-        let _ = self.fetch(topic).await;
+        if let Ok(_one) = self.routes.asking.try_lock() {
+            // Nobody answers or the topic is refused: the next call finds out; the old route serves until then.
+            let _ = self.fetch(topic).await;
+        }
         if let Some(route) = self.routes.cached(topic) {
             route.refreshing.store(false, Ordering::Relaxed);
         }

@@ -63,7 +63,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let outcome = run(cli);
     if let Err(failure) = &outcome {
-        eprintln!("error: {failure}");
+        eprintln!("{}: {failure}", failure.heading());
     }
     outcome.map_or_else(|failure| ExitCode::from(failure.exit_code()), |()| ExitCode::SUCCESS)
 }

@@ -56,6 +56,11 @@ impl Failure {
         }
     }
 
+    /// The word before its text.
+    pub(crate) fn heading(&self) -> &'static str {
+        if self.kind == Kind::Unhealthy { "unhealthy" } else { "error" }
+    }
+
     fn by_code(code: Option<i32>, text: &impl fmt::Display) -> Self {
         let kind = match code {
             Some(40_400..=40_499) => Kind::NotFound,

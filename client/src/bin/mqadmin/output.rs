@@ -20,11 +20,15 @@ pub(crate) fn json(value: &serde_json::Value) -> Outcome {
 
 /// Rows under a heading; without frames when it does not go to a terminal.
 pub(crate) fn table(heading: &[&str], rows: Vec<Vec<String>>) -> Outcome {
+    let terminal = std::io::stdout().is_terminal();
     let mut table = Table::new();
-    let preset =
-        if std::io::stdout().is_terminal() { presets::UTF8_FULL_CONDENSED } else { presets::NOTHING };
-    table.load_style(preset).set_header(heading.to_vec()).add_rows(rows);
-    line(table.trim_fmt())
+    let style = if terminal { presets::UTF8_FULL_CONDENSED } else { presets::NOTHING };
+    table.load_style(style).set_header(heading.to_vec()).add_rows(rows);
+    if terminal {
+        return line(table.trim_fmt());
+    }
+    // Without frames the margin before the first column has no use.
+    table.trim_fmt().lines().try_for_each(|row| line(row.strip_prefix(' ').unwrap_or(row)))
 }
 
 pub(crate) fn message_type_name(value: u32) -> &'static str {

@@ -2,6 +2,7 @@
 //!
 //! They store what they are told to store, recognise repeats by (producer, epoch, sequence), and record every call.
 
+mod admin;
 pub mod services;
 
 use std::collections::{HashMap, VecDeque};
@@ -74,6 +75,12 @@ pub struct State {
     pub receive: VecDeque<services::ReceiveStep>,
     pub acks: VecDeque<i32>,
     pub acked: Vec<String>,
+    /// Codes of the next administrative changes; OK when there is none.
+    pub admin: VecDeque<i32>,
+    pub topics: Vec<mq_protocol::cluster::TopicInfo>,
+    pub groups: Vec<mq_protocol::cluster::SubscriptionGroupInfo>,
+    /// The member whose digest differs from the others'.
+    pub differs: Option<usize>,
     addresses: Vec<String>,
 }
 
@@ -104,6 +111,10 @@ impl Standin {
         let state = Arc::new(Mutex::new(State { term: 1, ..State::default() }));
         let nodes = (0..count).map(|node| Some(start_node(&state, node))).collect();
         Self { state, nodes }
+    }
+
+    pub fn count(&self) -> usize {
+        self.nodes.len()
     }
 
     pub fn address(&self, node: usize) -> String {

@@ -4,9 +4,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mq_protocol::cluster::broker_admin_server::BrokerAdmin;
 use mq_protocol::v2::messaging_service_server::MessagingService;
-use mq_protocol::{cluster, headers, v2};
+use mq_protocol::{headers, v2};
 use parking_lot::Mutex;
 use tonic::{Request, Response, Status};
 
@@ -316,59 +315,5 @@ impl MessagingService for Node {
         end_transaction: EndTransactionRequest -> EndTransactionResponse,
         recall_message: RecallMessageRequest -> RecallMessageResponse,
         sync_lite_subscription: SyncLiteSubscriptionRequest -> SyncLiteSubscriptionResponse
-    }
-}
-
-macro_rules! not_administered {
-    ($($name:ident: $request:ident -> $response:ident),*) => {
-        $(fn $name<'a, 'async_trait>(&'a self, _: Request<cluster::$request>) -> Unserved<'async_trait, cluster::$response>
-        where
-            'a: 'async_trait,
-            Self: 'async_trait,
-        {
-            Box::pin(async { Err(Status::unimplemented(stringify!($name))) })
-        })*
-    };
-}
-
-#[tonic::async_trait]
-impl BrokerAdmin for Node {
-    async fn get_status(
-        &self,
-        _: Request<cluster::GetStatusRequest>,
-    ) -> Result<Response<cluster::GetStatusResponse>, Status> {
-        let mut state = self.state.lock();
-        state.statuses_asked += 1;
-        let member = |(place, address): (usize, &String)| cluster::MemberStatus {
-            node_id: place as u64 + 1,
-            node: format!("b{}", place + 1),
-            api_address: address.clone(),
-            client_address: address.clone(),
-            ..Default::default()
-        };
-        let leads = state.leader == self.id;
-        let group = cluster::GroupStatus {
-            group: GROUP.to_owned(),
-            node_id: self.id as u64 + 1,
-            state: if leads { "leader" } else { "follower" }.to_owned(),
-            term: state.term,
-            leader_id: state.leader as u64 + 1,
-            leader_ready: leads,
-            members: state.addresses.iter().enumerate().map(member).collect(),
-            ..Default::default()
-        };
-        Ok(Response::new(cluster::GetStatusResponse { groups: vec![group], ..Default::default() }))
-    }
-
-    not_administered! {
-        put_topic: PutTopicRequest -> AdminResult,
-        delete_topic: DeleteTopicRequest -> AdminResult,
-        list_topics: ListTopicsRequest -> ListTopicsResponse,
-        put_subscription_group: PutSubscriptionGroupRequest -> AdminResult,
-        delete_subscription_group: DeleteSubscriptionGroupRequest -> AdminResult,
-        list_subscription_groups: ListSubscriptionGroupsRequest -> ListSubscriptionGroupsResponse,
-        mark_digest: MarkDigestRequest -> MarkDigestResponse,
-        read_digest: ReadDigestRequest -> ReadDigestResponse,
-        transfer_leadership: TransferLeadershipRequest -> AdminResult
     }
 }
