@@ -106,7 +106,13 @@ impl NameServer {
         let listener = bind("api_listen", &config.api_listen).await?;
         let transport = Transport::bind(&config.raft_listen).await?;
         let (state, metrics) = (NameState::default(), NameMetrics::default());
-        let raft = start_group(config, &deps, &transport, state.clone(), shutdown).await?;
+        let raft = match start_group(config, &deps, &transport, state.clone(), shutdown).await {
+            Ok(raft) => raft,
+            Err(error) => {
+                transport.stop().await;
+                return Err(error.into());
+            }
+        };
         let node = Arc::new(Node {
             cluster: config.cluster.clone(),
             name: config.node.clone(),

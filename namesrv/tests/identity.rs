@@ -39,9 +39,11 @@ async fn a_node_with_an_emptied_folder_stops() {
     let exit = match started {
         Err(error) => error.exit(),
         Ok(node) => {
-            let stopped =
-                tokio::time::timeout(std::time::Duration::from_secs(30), shutdown.token().cancelled());
-            stopped.await.expect("it stops by itself");
+            let token = shutdown.token();
+            let stopped = tokio::time::timeout(std::time::Duration::from_secs(30), token.cancelled());
+            let state = node.readiness();
+            let stopped = stopped.await;
+            assert!(stopped.is_ok(), "it does not stop by itself: {:?}", state().reason);
             node.stop().await;
             shutdown.exit()
         }
