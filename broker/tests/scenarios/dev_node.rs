@@ -1,14 +1,13 @@
 //! One node, topics and groups made at first use: send, receive, ack, change of the invisible time, redelivery.
 
-mod support;
-
 use std::time::{Duration, Instant};
 
+use crate::support::{Client, OK, attempt, code, dev, handle, message, receive, start};
 use mq_protocol::v2;
-use support::{Client, OK, attempt, code, dev, handle, message, receive, start};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_is_sent_received_and_settled() {
+    let _turn = crate::support::turn().await;
     let folder = tempfile::tempdir().expect("a folder");
     let config = dev(folder.path());
     let brokers = start(std::slice::from_ref(&config)).await;
@@ -69,6 +68,7 @@ async fn a_message_is_sent_received_and_settled() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn invisible_times_end_and_change() {
+    let _turn = crate::support::turn().await;
     let folder = tempfile::tempdir().expect("a folder");
     let config = dev(folder.path());
     let brokers = start(std::slice::from_ref(&config)).await;
@@ -118,6 +118,7 @@ async fn invisible_times_end_and_change() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tags_filter_and_batches_are_bounded() {
+    let _turn = crate::support::turn().await;
     let folder = tempfile::tempdir().expect("a folder");
     let config = dev(folder.path());
     let brokers = start(std::slice::from_ref(&config)).await;

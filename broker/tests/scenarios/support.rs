@@ -1,5 +1,4 @@
 //! Brokers in this process, on free ports, and a raw client.
-#![expect(dead_code, reason = "each scenario uses a part of it")]
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;
@@ -23,6 +22,12 @@ use mq_store::{Backend, OsFileSystem};
 use tonic::transport::{Channel, Endpoint};
 
 pub const OK: i32 = 20_000;
+
+/// A scenario's turn: few at the same time, because they measure times on a machine that others use as well.
+pub async fn turn() -> tokio::sync::SemaphorePermit<'static> {
+    static TURNS: tokio::sync::Semaphore = tokio::sync::Semaphore::const_new(2);
+    TURNS.acquire().await.expect("never closed")
+}
 
 /// Ports that were free a moment ago.
 pub fn free_ports<const N: usize>() -> [u16; N] {

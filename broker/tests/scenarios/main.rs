@@ -1,0 +1,9 @@
+//! Scenarios over real sockets and files, one per file; one program, because each program links RocksDB.
+
+mod bad_input;
+mod dev_node;
+mod leadership;
+mod restart;
+mod support;
+mod telemetry;
+mod three_brokers;
