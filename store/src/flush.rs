@@ -17,6 +17,9 @@ use crate::item::padded;
 use crate::segment::Segment;
 use crate::{EntryId, LogOffset, StoreError};
 
+/// Kept for the next batch's headers, bytes.
+const HEADS_KEPT: usize = 256 << 10;
+
 /// Told when the batch that holds the last of its frames is flushed.
 struct Waiting {
     last: EntryId,
@@ -184,11 +187,13 @@ impl Writer {
     fn report(&mut self) {
         let Batch { frames, waiting, .. } = std::mem::take(&mut self.batch);
         drop(frames);
-        let mut bytes = 0;
-        for one in &waiting {
-            self.shared.watermark.raise(one.last, one.epoch);
-            bytes += one.bytes;
+        self.heads.clear();
+        self.heads.shrink_to(HEADS_KEPT);
+        // A truncation ends a batch, so all of it is of one epoch.
+        if let Some(last) = waiting.last() {
+            self.shared.watermark.raise(last.last, last.epoch);
         }
+        let bytes: u64 = waiting.iter().map(|one| one.bytes).sum();
         {
             let mut tail = self.shared.tail.lock();
             tail.unflushed_bytes -= bytes;

@@ -3,7 +3,7 @@
 mod support;
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 
 use mq_store::fs::{CrashingFs, Event, FileSystem, Journal, Op, RecordingFs};
 use mq_store::{CommitLog, FlushCallback, LogIndex, VoteRecord};
@@ -139,6 +139,47 @@ fn a_segment_exists_durably_before_its_first_frame_and_the_one_before_is_synced(
         checked += 1;
     }
     assert_eq!(checked, 3);
+}
+
+/// Holds the writer in the callback of the first append until it is told to go on.
+fn hold_the_writer(log: &CommitLog) -> mpsc::Sender<()> {
+    let (go_on, held) = mpsc::channel::<()>();
+    let (there, is_there) = mpsc::channel();
+    let first = Box::new(move |_| {
+        there.send(()).expect("the test listens");
+        let _ = held.recv();
+    });
+    log.append(vec![entry(1, 0, 8)], first).expect("appends");
+    is_there.recv().expect("the writer comes");
+    go_on
+}
+
+#[test]
+fn what_is_queued_meanwhile_is_readable_and_goes_to_the_disk_together() {
+    let (Open { log, .. }, journal) = recorded();
+    let go_on = hold_the_writer(&log);
+    journal.mark("held");
+    for index in 1..=20 {
+        log.append(vec![entry(1, index, 100)], told(&journal, format!("{index}"))).expect("appends");
+    }
+    assert_eq!(log.unflushed_bytes(), 20 * 176);
+    assert!(log.oldest_unflushed().is_some());
+    assert_eq!(log.watermark().flushed().map(|id| id.index), Some(LogIndex(0)));
+    // Far more than the ring's limit, but none of it is on the disk yet.
+    let all = support::read_all(&log).expect("reads");
+    assert_eq!(all.len(), 21);
+    journal.mark("going on");
+    go_on.send(()).expect("the writer waits");
+    log.watermark().wait(LogIndex(20)).expect("is flushed");
+    log.stop();
+    assert_eq!((log.unflushed_bytes(), log.oldest_unflushed()), (0, None));
+    let calls = Calls::of(&journal);
+    let (from, to) = (calls.mark("held"), calls.mark("20"));
+    let inside: Vec<&Op> =
+        calls.calls.iter().filter(|c| c.begin > from && c.end < to).map(|c| &c.op).collect();
+    let write = Op::Write { path: segment(0), offset: all[1].offset.0, len: 20 * 176 };
+    assert_eq!(inside, [&write, &Op::Sync(segment(0))], "one write and one sync for 20 appends");
+    assert_eq!(support::read_all(&log).expect("reads"), all);
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! What the tests of the log share.
 
-#![expect(clippy::allow_attributes, reason = "each test file uses another part of this one")]
 #![allow(dead_code, reason = "each test file uses another part of this one")]
 
 pub mod model;
