@@ -164,8 +164,12 @@ impl From<ProposeError> for BrokerError {
             ProposeError::NoQuorum => Self::NoQuorum,
             ProposeError::Busy { what, value, limit } => Self::Busy { what, value, limit },
             ProposeError::TooLarge { value, limit } => Self::TooLarge { value, limit },
-            ProposeError::Deadline => Self::Unknown { reason: "the deadline passed before the entry was applied" },
-            ProposeError::Discarded => Self::Unknown { reason: "leadership was lost before the entry was applied" },
+            ProposeError::Deadline => {
+                Self::Unknown { reason: "the deadline passed before the entry was applied" }
+            }
+            ProposeError::Discarded => {
+                Self::Unknown { reason: "leadership was lost before the entry was applied" }
+            }
             ProposeError::Stopped { unknown: true } => Self::Unknown { reason: "the node stopped" },
             ProposeError::Stopped { unknown: false } => Self::Stopped,
         }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mq_protocol::cluster::{
-    AckCommand, AckPosition, ChangeInvisibleCommand, ClientGoneCommand, ItemResult, QueueRef, item_result::Code,
+    AckCommand, AckPosition, ChangeInvisibleCommand, ClientGoneCommand, ItemResult, QueueRef,
+    item_result::Code,
 };
 use mq_protocol::command;
 use mq_protocol::token::ReceiptHandle;

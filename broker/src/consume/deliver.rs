@@ -70,11 +70,7 @@ impl Consumer {
     }
 
     /// Reads the records and drops from the pick what only shares a hash with a wanted tag.
-    async fn read_and_filter(
-        &self,
-        call: &Receive,
-        hold: &mut Hold,
-    ) -> Result<Vec<Sending>, BrokerError> {
+    async fn read_and_filter(&self, call: &Receive, hold: &mut Hold) -> Result<Vec<Sending>, BrokerError> {
         let candidates = hold.picks.iter().flat_map(|pick| pick.candidates.iter());
         let places: Vec<_> = candidates.map(|candidate| candidate.unit.offset).collect();
         let mut records = read::read(&self.view.shared().log, places).await?.into_iter();
@@ -103,7 +99,8 @@ impl Consumer {
         let Accepted { queue, position, attempt, deliver_index } = accepted;
         let found = sending.iter().find(|sending| sending.queue == queue && sending.position == position);
         let Some(Sending { stored, .. }) = found else {
-            let detail = format!("apply accepted position {position} of queue {queue}, which was not asked for");
+            let detail =
+                format!("apply accepted position {position} of queue {queue}, which was not asked for");
             return Err(BrokerError::Internal { detail });
         };
         let handle = ReceiptHandle {
@@ -117,10 +114,7 @@ impl Consumer {
             deliver_index,
         };
         let delivery = Delivery {
-            topic: v2::Resource {
-                resource_namespace: call.namespace.clone(),
-                name: call.topic.clone(),
-            },
+            topic: v2::Resource { resource_namespace: call.namespace.clone(), name: call.topic.clone() },
             queue_id: queue.queue,
             queue_offset: position,
             store_time_ms: stored.store_time,
@@ -185,11 +179,8 @@ async fn propose(
 }
 
 fn accepted(proposed: &Proposed, hold: Hold) -> Result<Vec<Accepted>, BrokerError> {
-    let results: Vec<ItemResult> = proposed
-        .results
-        .iter()
-        .map(|bytes| ItemResult::decode(bytes.clone()).unwrap_or_default())
-        .collect();
+    let results: Vec<ItemResult> =
+        proposed.results.iter().map(|bytes| ItemResult::decode(bytes.clone()).unwrap_or_default()).collect();
     let delivered = |number: usize| results.get(number).and_then(|result| result.deliver.as_ref());
     let picks = hold.applied(|number| delivered(number).is_some_and(|deliver| deliver.moved));
     let mut accepted = Vec::new();

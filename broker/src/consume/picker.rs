@@ -146,11 +146,8 @@ impl Picker {
         let mut picked = Picked::default();
         let (standings, total) = self.standings(key, &wanted, &reservations, &mut picked);
         let queues = wanted.topic.queues;
-        let mut budget = Budget {
-            batch: wanted.batch,
-            bytes: ANSWER_BYTES,
-            total: MAX_IN_FLIGHT.saturating_sub(total),
-        };
+        let mut budget =
+            Budget { batch: wanted.batch, bytes: ANSWER_BYTES, total: MAX_IN_FLIGHT.saturating_sub(total) };
         let mut by_queue: FxHashMap<u32, QueuePick> = FxHashMap::default();
         let turn = reservations.turn;
         let order = || (0..queues).map(|step| turn.wrapping_add(step) % queues);
@@ -163,7 +160,8 @@ impl Picker {
         }
         for queue in order() {
             let (standing, reservation) = (&standings[queue as usize], &reservations.queues[queue as usize]);
-            let new = self.new_positions(&wanted, key, queue, (standing, reservation), &mut budget, &mut picked)?;
+            let new =
+                self.new_positions(&wanted, key, queue, (standing, reservation), &mut budget, &mut picked)?;
             if let Some(new) = new {
                 merge(&mut by_queue, queue, new);
             }
@@ -245,7 +243,9 @@ impl Picker {
         picked: &mut Picked,
     ) -> Result<Option<QueuePick>, PickError> {
         let ordered_busy = wanted.group.ordered && (standing.in_flight > 0 || !reservation.is_idle());
-        let Some(from) = reservation.start(standing.cursor).filter(|_| !ordered_busy) else { return Ok(None) };
+        let Some(from) = reservation.start(standing.cursor).filter(|_| !ordered_busy) else {
+            return Ok(None);
+        };
         let id = queue_id(key, queue);
         let (min, end) = self.view.queue_range(id);
         let mut at = from.max(min);
@@ -288,13 +288,7 @@ impl Picker {
         Ok(Some(QueuePick { queue: id, from, to: at, candidates, reserved }))
     }
 
-    fn units(
-        &self,
-        wanted: &Wanted<'_>,
-        id: QueueId,
-        from: u64,
-        max: usize,
-    ) -> Result<Vec<Unit>, PickError> {
+    fn units(&self, wanted: &Wanted<'_>, id: QueueId, from: u64, max: usize) -> Result<Vec<Unit>, PickError> {
         let queues = &self.view.shared().queues;
         match queues.read_hot(id, QueueOffset(from), max) {
             Some(units) => Ok(units),

@@ -167,9 +167,7 @@ impl Consumer {
                     }
                     Ok(Err(PickError::Store(error))) => Err(error.into()),
                     Ok(Err(PickError::Cold)) => Ok(Picked::default()),
-                    Err(error) => {
-                        Err(BrokerError::Internal { detail: format!("picking thread: {error}") })
-                    }
+                    Err(error) => Err(BrokerError::Internal { detail: format!("picking thread: {error}") }),
                 }
             }
         }

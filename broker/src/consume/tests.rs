@@ -278,8 +278,12 @@ async fn handles_that_are_not_ours_are_refused_one_by_one() {
     let node = Node::with_topic(dir.path(), 1).await;
     node.send((0..2).map(|number| (0, "", number.to_string()))).await;
     let delivered = node.receive(poll(2_000)).await;
-    let changed =
-        node.consumer.change_invisible(SUBSCRIPTION, handle(&delivered[1]), Duration::from_secs(60), soon(5_000));
+    let changed = node.consumer.change_invisible(
+        SUBSCRIPTION,
+        handle(&delivered[1]),
+        Duration::from_secs(60),
+        soon(5_000),
+    );
     let changed = changed.await.expect("changed");
     let outcomes = node.ack(&["foreign", handle(&delivered[0]), handle(&delivered[1]), &changed, ""]).await;
     let ok: Vec<bool> = outcomes.iter().map(Result::is_ok).collect();
@@ -390,8 +394,7 @@ async fn digests_of_a_mark_survive_a_restart_of_the_state() {
     node.send((0..50).map(|number| (number % 2, "", number.to_string()))).await;
     let delivered = node.receive(Receive { batch: 10, ..poll(2_000) }).await;
     assert!(node.ack(&[handle(&delivered[3])]).await[0].is_ok());
-    let mark = mq_protocol::cluster::DigestMarkCommand { mark: 77 };
-    node.propose(vec![EncodedItem::new(command::DIGEST_MARK, 0, 1, &[&mark.encode_to_vec()])]).await;
+    node.propose(vec![mark(77)]).await;
     let first = digest(&node, 77).await;
     assert!(first.parts.iter().any(|part| part.name == "log" && part.count == first.index + 1), "{first:?}");
     assert!(first.parts.iter().any(|part| part.name == "queue/1-1/0" && part.count == 25), "{first:?}");
@@ -399,6 +402,68 @@ async fn digests_of_a_mark_survive_a_restart_of_the_state() {
     node.kill().await;
     node = Node::start(dir.path()).await;
     assert_eq!(digest(&node, 77).await, first);
+    node.stop().await;
+}
+
+fn topic(name: &str, action: topic_command::Action) -> EncodedItem {
+    let command = TopicCommand { action: action as i32, name: name.to_owned(), ..TopicCommand::default() };
+    EncodedItem::new(command::TOPIC, 0, 1, &[&command.encode_to_vec()])
+}
+
+fn mark(mark: u64) -> EncodedItem {
+    let command = mq_protocol::cluster::DigestMarkCommand { mark };
+    EncodedItem::new(command::DIGEST_MARK, 0, 1, &[&command.encode_to_vec()])
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn state_is_the_same_from_a_checkpoint_and_from_the_log() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let node = Node::with_topic(dir.path(), 2).await;
+    node.send((0..20).map(|number| (number % 2, "", number.to_string()))).await;
+    node.propose(vec![topic("u", topic_command::Action::Create)]).await;
+    node.receive(Receive { batch: 5, ..poll(2_000) }).await;
+    node.stop().await;
+    let node = Node::start(dir.path()).await;
+    // Behind the checkpoint: a topic that it knows goes and comes back, queues go on.
+    node.propose(vec![topic("u", topic_command::Action::Delete)]).await;
+    node.propose(vec![topic("u", topic_command::Action::Create)]).await;
+    node.send((0..7).map(|number| (number % 2, "", format!("later {number}")))).await;
+    let delivered = node.receive(Receive { batch: 3, ..poll(2_000) }).await;
+    assert!(node.ack(&[handle(&delivered[0])]).await[0].is_ok());
+    node.propose(vec![mark(5)]).await;
+    let before = digest(&node, 5).await;
+    let (mut node, mut kills) = (node, 0);
+    while kills < 2 {
+        kills += 1;
+        node.kill().await;
+        node = Node::start(dir.path()).await;
+        assert_eq!(digest(&node, 5).await, before, "kill {kills}");
+    }
+    assert_eq!(node.view.topic("", "u").expect("there").incarnation, 2);
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn checkpoints_come_by_time_and_not_when_idle() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let checkpoints = || -> Vec<String> {
+        let found = std::fs::read_dir(dir.path().join("state")).expect("the state's folder");
+        let names = found.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned());
+        names.filter(|name| name.starts_with("cp-") && !name.ends_with(".tmp")).collect()
+    };
+    let node = Node::with_topic(dir.path(), 1).await;
+    node.send([(0, "", "m".to_owned())]).await;
+    let until = soon(15_000);
+    while checkpoints().is_empty() {
+        assert!(Instant::now() < until, "no checkpoint within 15 s");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let first = checkpoints();
+    tokio::time::sleep(Duration::from_millis(6_500)).await;
+    assert_eq!(checkpoints(), first, "nothing was applied since");
+    node.kill().await;
+    let node = Node::start(dir.path()).await;
+    assert_eq!(bodies(&node.receive(poll(2_000)).await), ["m"]);
     node.stop().await;
 }
 

@@ -175,7 +175,8 @@ impl BrokerApply {
             let (store, queues) = (Arc::clone(&self.store), self.shared.queues.clone());
             let finish = move || pending.finish(&store, &queues);
             let thread = std::thread::Builder::new().name("checkpoint".to_owned()).spawn(finish);
-            let thread = thread.map_err(|error| ApplyError::Other(format!("no checkpoint thread: {error}")))?;
+            let thread =
+                thread.map_err(|error| ApplyError::Other(format!("no checkpoint thread: {error}")))?;
             self.checkpoints.running = Some(thread);
         }
         Ok(())

@@ -242,7 +242,9 @@ impl Deliveries {
     fn held(&self, key: ProgressKey, position: u64, deliver_index: u64, at: At) -> Result<bool, Code> {
         let progress = self.queues.get(&key).ok_or(Code::HandleExpired)?;
         match progress.in_flight.get(&position) {
-            Some(entry) if entry.deliver_index == deliver_index && at.lease_time < entry.invisible_end => Ok(true),
+            Some(entry) if entry.deliver_index == deliver_index && at.lease_time < entry.invisible_end => {
+                Ok(true)
+            }
             None if position < progress.cursor => Ok(false),
             _ => Err(Code::HandleExpired),
         }

@@ -142,8 +142,7 @@ impl Groups {
             (Action::Upsert, Some((old, true))) => {
                 let group = settings((*old).clone(), command)?;
                 if group == *old {
-                    let result =
-                        TopicResult { id: group.id, incarnation: group.incarnation, changed: false };
+                    let result = TopicResult { id: group.id, incarnation: group.incarnation, changed: false };
                     return Ok((result, Changed::Nothing));
                 }
                 (group, true)

@@ -28,8 +28,17 @@
 use mq_store::{LogOffset, QueueId, QueueOffset};
 
 /// Families of the state, in the order of their numbers.
-pub const FAMILIES: &[&str] =
-    &["topics", "groups", "queues", "cursors", "in_flight", "producers", "producer_results", "repeats", "meta"];
+pub const FAMILIES: &[&str] = &[
+    "topics",
+    "groups",
+    "queues",
+    "cursors",
+    "in_flight",
+    "producers",
+    "producer_results",
+    "repeats",
+    "meta",
+];
 
 pub(crate) const TOPICS: usize = 0;
 pub(crate) const GROUPS: usize = 1;

@@ -236,12 +236,7 @@ impl Machine {
     }
 
     /// Which progress a command is about, if group, topic and queue are there.
-    fn progress_key(
-        &self,
-        id: u32,
-        incarnation: u32,
-        queue: Option<QueueRef>,
-    ) -> Result<ProgressKey, Code> {
+    fn progress_key(&self, id: u32, incarnation: u32, queue: Option<QueueRef>) -> Result<ProgressKey, Code> {
         let QueueRef { topic_id, incarnation: life, queue } = queue.ok_or(Code::Invalid)?;
         if !self.groups.lives(id, incarnation) {
             return Err(Code::UnknownGroup);

@@ -168,7 +168,9 @@ impl Producers {
         if let Err(code) = self.open_epoch(numbered.producer_id, numbered.epoch, batch) {
             return Verdict::Refused(code);
         }
-        let Some(producer) = self.by_id.get_mut(&numbered.producer_id) else { return Verdict::Refused(Code::Invalid) };
+        let Some(producer) = self.by_id.get_mut(&numbered.producer_id) else {
+            return Verdict::Refused(Code::Invalid);
+        };
         if numbered.floor > producer.floor {
             producer.floor = numbered.floor;
             producer.drop_below_floor(numbered.producer_id, batch);

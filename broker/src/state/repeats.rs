@@ -163,10 +163,8 @@ impl Repeats {
 
     /// Notes a stored send of the frame being applied.
     pub(crate) fn stored(&mut self, key: &SendKey, queue: QueueId, offset: QueueOffset, item: LogOffset) {
-        let slot = Slot {
-            frame: self.first + self.frames.len() as u64,
-            item: (self.open.len() / ENTRY) as u32,
-        };
+        let slot =
+            Slot { frame: self.first + self.frames.len() as u64, item: (self.open.len() / ENTRY) as u32 };
         self.open.extend_from_slice(key);
         self.open.extend_from_slice(&queue_key(queue));
         self.open.extend_from_slice(&offset.0.to_be_bytes());

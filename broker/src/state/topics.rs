@@ -228,8 +228,7 @@ impl Topics {
         };
         let topic = settings(base, command).map_err(|detail| (Code::Invalid, detail))?;
         let queues = topic.queues;
-        let entry =
-            Entry { topic: Arc::new(topic), living: true, next: vec![(0, false); queues as usize] };
+        let entry = Entry { topic: Arc::new(topic), living: true, next: vec![(0, false); queues as usize] };
         self.ids.insert(full_name(&command.namespace, &command.name), entry.topic.id);
         let id = entry.topic.id;
         match self.entries.get_mut(id as usize - 1) {

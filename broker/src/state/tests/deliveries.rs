@@ -235,7 +235,8 @@ fn too_many_in_flight_are_refused() {
     let most = &all[..MAX_IN_FLIGHT_PER_QUEUE as usize];
     let first = delivered(&mut bench, deliver(0, MAX_IN_FLIGHT_PER_QUEUE, most, &[]));
     assert_eq!(first.code(), Code::Ok);
-    let one_more = deliver(MAX_IN_FLIGHT_PER_QUEUE, MAX_IN_FLIGHT_PER_QUEUE + 1, &[MAX_IN_FLIGHT_PER_QUEUE], &[]);
+    let one_more =
+        deliver(MAX_IN_FLIGHT_PER_QUEUE, MAX_IN_FLIGHT_PER_QUEUE + 1, &[MAX_IN_FLIGHT_PER_QUEUE], &[]);
     assert_eq!(delivered(&mut bench, one_more.clone()).code(), Code::InFlightLimit);
     assert_eq!(codes(&bench.one(ack(&[(5, first.index)]))), [Code::Ok]);
     assert_eq!(delivered(&mut bench, one_more).code(), Code::Ok, "an ack makes room");

@@ -9,16 +9,46 @@ use super::*;
 /// One item of a random log. Numbers are small, so that commands meet each other.
 #[derive(Clone, Debug)]
 enum Random {
-    Message { topic: u32, life: u32, queue: u32, origin: RandomOrigin },
-    PutTopic { name: u8, queues: Option<u32> },
+    Message {
+        topic: u32,
+        life: u32,
+        queue: u32,
+        origin: RandomOrigin,
+    },
+    PutTopic {
+        name: u8,
+        queues: Option<u32>,
+    },
     DeleteTopic(u8),
     PutGroup(u8),
     DeleteGroup(u8),
-    Deliver { group: (u32, u32), queue: QueueRef, from: u64, skip: u64, taken: u64, renew: bool, again: Vec<(u64, u32, u64)> },
-    Ack { group: (u32, u32), queue: QueueRef, positions: Vec<(u64, u64)> },
-    Change { group: (u32, u32), queue: QueueRef, position: u64, back: u64, invisible: u64, renewal: bool },
+    Deliver {
+        group: (u32, u32),
+        queue: QueueRef,
+        from: u64,
+        skip: u64,
+        taken: u64,
+        renew: bool,
+        again: Vec<(u64, u32, u64)>,
+    },
+    Ack {
+        group: (u32, u32),
+        queue: QueueRef,
+        positions: Vec<(u64, u64)>,
+    },
+    Change {
+        group: (u32, u32),
+        queue: QueueRef,
+        position: u64,
+        back: u64,
+        invisible: u64,
+        renewal: bool,
+    },
     Gone,
-    Producer { id: u64, epoch: u32 },
+    Producer {
+        id: u64,
+        epoch: u32,
+    },
 }
 
 #[derive(Clone, Debug)]
@@ -29,8 +59,11 @@ enum RandomOrigin {
 }
 
 fn queue() -> impl Strategy<Value = QueueRef> {
-    (1..3u32, 1..3u32, 0..3u32)
-        .prop_map(|(topic_id, incarnation, queue)| QueueRef { topic_id, incarnation, queue })
+    (1..3u32, 1..3u32, 0..3u32).prop_map(|(topic_id, incarnation, queue)| QueueRef {
+        topic_id,
+        incarnation,
+        queue,
+    })
 }
 
 fn group() -> impl Strategy<Value = (u32, u32)> {
@@ -40,8 +73,12 @@ fn group() -> impl Strategy<Value = (u32, u32)> {
 fn origin() -> impl Strategy<Value = RandomOrigin> {
     prop_oneof![
         Just(RandomOrigin::Nobody),
-        (1..6u64, 1..3u32, 0..4u64, 0..4u64)
-            .prop_map(|(id, epoch, floor, above)| RandomOrigin::Native { id, epoch, floor, above }),
+        (1..6u64, 1..3u32, 0..4u64, 0..4u64).prop_map(|(id, epoch, floor, above)| RandomOrigin::Native {
+            id,
+            epoch,
+            floor,
+            above
+        }),
         (0..20u8).prop_map(RandomOrigin::Key),
     ]
 }
@@ -77,7 +114,9 @@ impl Random {
             Self::Message { topic, life, queue, origin } => {
                 let origin = match origin {
                     RandomOrigin::Nobody => Origin::Anonymous,
-                    RandomOrigin::Native { id, epoch, floor, above } => native(id, epoch, floor, floor + above),
+                    RandomOrigin::Native { id, epoch, floor, above } => {
+                        native(id, epoch, floor, floor + above)
+                    }
                     RandomOrigin::Key(key) => Origin::SendKey([key; 16]),
                 };
                 message(topic, life, queue, "", origin)

@@ -45,7 +45,7 @@ fn change_touches_only_what_is_named_and_never_shrinks() {
     let shrunk = bench.one(put_topic("t", Some(3)));
     assert_eq!(shrunk.code(), Code::Invalid);
     assert!(shrunk.detail.contains("cannot shrink"), "{}", shrunk.detail);
-    assert_eq!(bench.one(put_topic("t", Some(6))).topic.expect("there").changed, true);
+    assert!(bench.one(put_topic("t", Some(6))).topic.expect("there").changed);
     let topic = bench.machine.catalog.read().topic("", "t").expect("there");
     assert_eq!((topic.queues, topic.permission, topic.message_type, topic.incarnation), (6, 2, 2, 1));
     assert_eq!(bench.machine.topics().next(queue_id(5)), Some(0), "the new queues are there");
@@ -84,7 +84,7 @@ fn group_keeps_its_id_and_its_settings() {
     let made = bench.one(item(command::SUBSCRIPTION_GROUP, &command)).topic.expect("made");
     assert_eq!((made.id, made.incarnation), (1, 1));
     assert_eq!(bench.one(item(command::SUBSCRIPTION_GROUP, &command)).code(), Code::Exists);
-    assert_eq!(bench.one(put_group("g")).topic.expect("there").changed, false, "nothing is named");
+    assert!(!bench.one(put_group("g")).topic.expect("there").changed, "nothing is named");
     bench.restart();
     let group = bench.machine.catalog.read().group("", "g").expect("there");
     assert_eq!((group.ordered, group.max_attempts, group.consume_enabled), (true, 3, false));
