@@ -78,7 +78,9 @@ pub(super) fn cut(table: &Table, next: &BTreeMap<QueueId, QueueOffset>) -> Resul
             continue;
         };
         let (min, _) = queues[&id].range();
-        cut_files(table, id, next.0)?;
+        if cut_files(table, id, next.0)? {
+            writer.dirty.folders.insert(queue_dir(&table.root, id));
+        }
         let kept = FileId::of(id, next.0.max(1) - 1);
         if next.0 > min {
             // Its cut must not be undone by a crash of the machine while newer units are counted on.
@@ -89,17 +91,19 @@ pub(super) fn cut(table: &Table, next: &BTreeMap<QueueId, QueueOffset>) -> Resul
     Ok(())
 }
 
-/// Removes files behind `next` and shortens the one that holds it.
-fn cut_files(table: &Table, id: QueueId, next: u64) -> Result<(), StoreError> {
+/// Removes files behind `next` and shortens the one that holds it; says whether a file was removed.
+fn cut_files(table: &Table, id: QueueId, next: u64) -> Result<bool, StoreError> {
     let fs = table.fs.as_ref();
     let numbers = file_numbers(fs, &table.root, id)?;
     let first = numbers.first().copied();
     table.files.forget(id);
+    let mut removed = false;
     for number in numbers.into_iter().rev() {
         let file = FileId { queue: id, number };
         let path = file_path(&table.root, file);
         if file.first() >= next && Some(number) != first {
             fs.remove_file(&path)?;
+            removed = true;
             continue;
         }
         let keep = if file.first() >= next {
@@ -114,7 +118,7 @@ fn cut_files(table: &Table, id: QueueId, next: u64) -> Result<(), StoreError> {
             open.set_len(keep)?;
         }
     }
-    Ok(())
+    Ok(removed)
 }
 
 fn lost(table: &Table, id: QueueId, next: u64, min: u64, max: u64) -> StoreError {

@@ -12,7 +12,7 @@ use super::queue::{Hot, Queue};
 use super::unit::{UNIT_LEN, Unit, decode_run};
 use super::writer::{Pending, Removed, Writer};
 use super::{QueueId, UNITS_PER_FILE, cut};
-use crate::fs::FileSystem;
+use crate::fs::{FileSystem, create_dir_durably};
 use crate::{QueueOffset, StoreError};
 
 /// Kept checkpoints that must know of a removal before the files go.
@@ -65,7 +65,7 @@ impl QueueTable {
 
     /// As [`QueueTable::open`], with other bounds.
     pub fn open_with(fs: Arc<dyn FileSystem>, dir: &Path, config: QueueConfig) -> Result<Self, StoreError> {
-        fs.create_dir_all(dir)?;
+        create_dir_durably(fs.as_ref(), dir)?;
         let files = OpenFiles::new(fs.clone(), dir.to_path_buf(), config.open_files);
         let queues = cut::find_queues(fs.as_ref(), dir)?
             .into_iter()
