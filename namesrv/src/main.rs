@@ -40,7 +40,7 @@ struct Cli {
 #[derive(Debug, thiserror::Error)]
 enum MainError {
     #[error("{0}")]
-    Settings(#[from] ConfigError),
+    Settings(Box<ConfigError>),
     #[error(transparent)]
     Telemetry(#[from] TelemetryError),
     #[error(transparent)]
@@ -49,6 +49,12 @@ enum MainError {
     Start(#[from] StartError),
     #[error("{what}: {source}")]
     System { what: &'static str, source: std::io::Error },
+}
+
+impl From<ConfigError> for MainError {
+    fn from(error: ConfigError) -> Self {
+        Self::Settings(Box::new(error))
+    }
 }
 
 impl MainError {

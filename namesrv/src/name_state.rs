@@ -36,7 +36,6 @@ pub struct NameState {
 
 impl NameState {
     /// The present table. Do not hold it across an await: the state machine waits for it.
-    #[must_use]
     pub fn read(&self) -> RwLockReadGuard<'_, Shown> {
         self.shown.read()
     }

@@ -182,12 +182,11 @@ impl RouteTable {
 
 /// What no broker sends. The log holds it for ever, so it is answered.
 fn is_sane(report: &NameReport) -> bool {
-    let full = report.full.as_ref();
-    !report.broker_group.is_empty()
-        && !report.group_uuid.is_empty()
-        && !(full.is_some() && report.increment.is_some())
-        && full.is_none_or(|full| full.part < full.of && full.of <= FULL_PARTS_MAX)
-        && report.increment.as_ref().is_none_or(|increment| increment.from <= increment.to)
+    let NameReport { broker_group, group_uuid, full, increment, .. } = report;
+    let whole = full.as_ref().is_none_or(|full| full.part < full.of && full.of <= FULL_PARTS_MAX);
+    let forward = increment.as_ref().is_none_or(|increment| increment.from <= increment.to);
+    let named = !broker_group.is_empty() && !group_uuid.is_empty();
+    named && whole && forward && (full.is_none() || increment.is_none())
 }
 
 #[cfg(test)]

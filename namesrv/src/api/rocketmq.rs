@@ -91,9 +91,11 @@ fn endpoints(address: &str) -> v2::Endpoints {
 
 /// An answer that only says no.
 macro_rules! no {
-    ($response:ident) => {
-        Ok(Response::new(v2::$response { status: Some(not_here()), ..Default::default() }))
-    };
+    ($response:ident) => {{
+        let mut answer = v2::$response::default();
+        answer.status = Some(not_here());
+        Ok(Response::new(answer))
+    }};
 }
 
 #[tonic::async_trait]

@@ -1,5 +1,8 @@
 //! Three name servers in this process, over real sockets on loopback.
 
+#![expect(clippy::allow_attributes, reason = "each test file uses another part of this one")]
+#![allow(dead_code, reason = "each test file uses another part of this one")]
+
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::Arc;
