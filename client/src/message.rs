@@ -103,7 +103,13 @@ impl Message {
         self.body.len() + self.property_bytes() + self.topic.len() + 128
     }
 
-    pub(crate) fn into_wire(self, message_id: String, born_host: &str, born_ms: u64) -> v2::Message {
+    pub(crate) fn into_wire(
+        self,
+        queue_id: i32,
+        message_id: String,
+        born_host: &str,
+        born_ms: u64,
+    ) -> v2::Message {
         v2::Message {
             topic: Some(v2::Resource { resource_namespace: self.namespace, name: self.topic }),
             user_properties: self.properties.into_iter().collect(),
@@ -111,6 +117,7 @@ impl Message {
                 tag: self.tag,
                 keys: self.keys,
                 message_id,
+                queue_id,
                 body_encoding: v2::Encoding::Identity.into(),
                 message_type: v2::MessageType::Normal.into(),
                 born_timestamp: Some(timestamp(born_ms)),
@@ -319,10 +326,11 @@ mod tests {
 
     #[test]
     fn the_wire_form_keeps_everything() {
-        let wire = message().tag("a").key("k").property("p", "v").into_wire("01AA".into(), "host", 1_500);
+        let wire = message().tag("a").key("k").property("p", "v").into_wire(3, "01AA".into(), "host", 1_500);
         let system = wire.system_properties.expect("always set");
         assert_eq!((system.tag.as_deref(), system.keys), (Some("a"), vec!["k".to_owned()]));
         assert_eq!(system.born_timestamp.expect("always set"), timestamp(1_500));
+        assert_eq!(system.queue_id, 3);
         assert_eq!(system.message_type, i32::from(v2::MessageType::Normal));
         assert_eq!(wire.user_properties.get("p").map(String::as_str), Some("v"));
         assert_eq!(wire.body.as_ref(), b"body");

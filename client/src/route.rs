@@ -41,17 +41,19 @@ pub(crate) struct Route {
 #[derive(Debug)]
 pub(crate) struct RouteGroup {
     pub(crate) group: Arc<BrokerGroup>,
-    pub(crate) writable: bool,
+    /// Queues that take messages.
+    pub(crate) writable: Vec<i32>,
     pub(crate) readable: bool,
 }
 
 impl Route {
-    /// The next group that takes messages.
-    pub(crate) fn next_writable(&self) -> Option<&Arc<BrokerGroup>> {
-        let start = self.turn.fetch_add(1, Ordering::Relaxed);
-        let count = self.groups.len();
-        let turns = (0..count).map(|i| &self.groups[(start.wrapping_add(i)) % count]);
-        turns.into_iter().find(|group| group.writable).map(|group| &group.group)
+    /// The next queue that takes messages, in turn over the groups and over each group's queues.
+    pub(crate) fn next_writable(&self) -> Option<(&Arc<BrokerGroup>, i32)> {
+        let writable: Vec<_> = self.groups.iter().filter(|group| !group.writable.is_empty()).collect();
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let group = writable.get(turn.checked_rem(writable.len())?)?;
+        let queue = group.writable.get((turn / writable.len()) % group.writable.len())?;
+        Some((&group.group, *queue))
     }
 
     pub(crate) fn readable(&self) -> impl Iterator<Item = &Arc<BrokerGroup>> {
@@ -189,15 +191,19 @@ impl Core {
             let permission = queue.permission();
             let writable = matches!(permission, v2::Permission::Write | v2::Permission::ReadWrite);
             let readable = matches!(permission, v2::Permission::Read | v2::Permission::ReadWrite);
-            if let Some(known) = groups.iter_mut().find(|known| known.group.name == broker.name) {
-                known.writable |= writable;
-                known.readable |= readable;
-                continue;
+            if !groups.iter().any(|known| known.group.name == broker.name) {
+                let group = self.routes.group(&broker.name);
+                group.set_topic(topic.clone());
+                self.adopt_leader(&group, broker);
+                groups.push(RouteGroup { group, writable: Vec::new(), readable: false });
             }
-            let group = self.routes.group(&broker.name);
-            group.set_topic(topic.clone());
-            self.adopt_leader(&group, broker);
-            groups.push(RouteGroup { group, writable, readable });
+            let known = groups.iter_mut().find(|known| known.group.name == broker.name);
+            if let Some(known) = known {
+                known.readable |= readable;
+                if writable {
+                    known.writable.push(queue.id);
+                }
+            }
         }
         let route = Arc::new(Route {
             groups,
@@ -228,5 +234,42 @@ impl Core {
         if group.leader().is_none() {
             group.learn(&Leader { address, term: 0 }, false);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn route(groups: &[(&str, &[i32])]) -> Route {
+        let group = |(name, writable): &(&str, &[i32])| RouteGroup {
+            group: Arc::new(BrokerGroup::new(name)),
+            writable: writable.to_vec(),
+            readable: true,
+        };
+        Route {
+            groups: groups.iter().map(group).collect(),
+            fetched: Instant::now(),
+            turn: AtomicUsize::new(0),
+            refreshing: AtomicBool::new(false),
+        }
+    }
+
+    #[test]
+    fn every_writable_queue_of_every_group_gets_its_turn() {
+        let route = route(&[("a", &[0, 1]), ("read-only", &[]), ("b", &[0, 1, 2])]);
+        let next =
+            || route.next_writable().map(|(group, queue)| (group.name.clone(), queue)).expect("writable");
+        let turns: Vec<_> = (0..12).map(|_| next()).collect();
+        for (name, queues) in [("a", 2), ("b", 3)] {
+            let times = |queue| turns.iter().filter(|turn| **turn == (name.to_owned(), queue)).count();
+            assert!((0..queues).all(|queue| times(queue) == 6 / usize::try_from(queues).expect("small")));
+        }
+    }
+
+    #[test]
+    fn a_route_without_a_writable_queue_has_none() {
+        assert!(route(&[("a", &[])]).next_writable().is_none());
+        assert!(route(&[]).next_writable().is_none());
     }
 }

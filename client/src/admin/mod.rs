@@ -350,6 +350,8 @@ impl Admin {
                             Err(error) => Err(unanswered(error, &address)),
                         };
                         match outcome {
+                            // A server's word says more than a connection that did not come up.
+                            Err(AdminError::Unavailable(Cause::Connect { .. })) if is_said(&last) => {}
                             Err(error @ AdminError::Unavailable(_)) => last = error,
                             outcome => return outcome,
                         }
@@ -402,6 +404,10 @@ fn merge(groups: &mut Vec<BrokerGroupEntry>, status: cluster::GroupStatus) {
 
 fn said(code: i32, message: &str) -> Cause {
     Cause::Status { code, message: message.to_owned(), reason: None }
+}
+
+fn is_said(error: &AdminError) -> bool {
+    matches!(error, AdminError::Unavailable(Cause::Status { .. }))
 }
 
 fn unanswered(error: CallError, address: &str) -> AdminError {

@@ -189,7 +189,7 @@ impl Delivery<'_> {
                 Verdict::Done => {
                     self.lane.window.settle(sequence);
                     let offset = entry.map_or(0, |entry| entry.offset);
-                    pending.confirm(&self.lane.group.name, offset, None, text == "repeat");
+                    pending.confirm(&self.lane.group.name, offset);
                     continue;
                 }
                 Verdict::Refused => {

@@ -67,7 +67,9 @@ impl Pending {
         self.deadline > now && self.taken.take()
     }
 
-    pub(crate) fn confirm(self, broker_group: &str, offset: i64, queue: Option<u32>, repeat: bool) {
+    pub(crate) fn confirm(self, broker_group: &str, offset: i64) {
+        let queue =
+            self.wire.system_properties.as_ref().and_then(|system| u32::try_from(system.queue_id).ok());
         let receipt = SendReceipt {
             topic: self.wire.topic.as_ref().map(|topic| topic.name.clone()).unwrap_or_default(),
             broker_group: broker_group.to_owned(),
@@ -75,7 +77,6 @@ impl Pending {
             offset: u64::try_from(offset).unwrap_or(0),
             message_id: self.message_id(),
             attempts: self.attempts,
-            repeat,
         };
         // The sender may have stopped waiting.
         let _ = self.answer.send(Ok(receipt));

@@ -47,7 +47,7 @@ pub struct SendReceipt {
     pub topic: String,
     /// The broker group that holds it.
     pub broker_group: String,
-    /// Number of its queue, when the server says it.
+    /// Number of its queue, as this producer chose it from the topic's route.
     pub queue: Option<u32>,
     /// Its offset in the queue.
     pub offset: u64,
@@ -55,8 +55,6 @@ pub struct SendReceipt {
     pub message_id: String,
     /// How often it was handed over until the answer came; above 1 after a failover.
     pub attempts: u32,
-    /// The server says that an earlier hand-over had stored it already.
-    pub repeat: bool,
 }
 
 /// Sends messages. Cheap to clone: all clones share one producer id and its sequences.
@@ -183,10 +181,14 @@ impl Producer {
 
         let topic =
             v2::Resource { resource_namespace: message.namespace.clone(), name: message.topic.clone() };
-        let group = shared.group_for(&topic, deadline).await.map_err(&not_stored)?;
+        let (group, queue) = shared.queue_for(&topic, deadline).await.map_err(&not_stored)?;
         let lane = shared.lane(&topic, &group);
-        let wire =
-            message.into_wire(message_id.clone(), &shared.core.identity.host, shared.core.identity.now_ms());
+        let wire = message.into_wire(
+            queue,
+            message_id.clone(),
+            &shared.core.identity.host,
+            shared.core.identity.now_ms(),
+        );
         let (answer, outcome) = oneshot::channel();
         let taken = Taken::default();
         lane.push(Pending::new(wire, bytes, deadline, taken.clone(), answer, room));
@@ -218,20 +220,21 @@ async fn wait(
 }
 
 impl Shared {
-    async fn group_for(
+    async fn queue_for(
         &self,
         topic: &v2::Resource,
         deadline: Instant,
-    ) -> Result<Arc<BrokerGroup>, NotStored> {
+    ) -> Result<(Arc<BrokerGroup>, i32), NotStored> {
         let route = self.core.route(topic, deadline).await.map_err(|cause| match cause {
             Cause::Status { .. } => NotStored::Refused(cause),
             cause => NotStored::Unavailable(cause),
         })?;
-        route.next_writable().cloned().ok_or_else(|| {
-            self.core.routes.forget(topic);
-            let reason = "no queue of it takes messages".to_owned();
-            NotStored::Refused(Cause::NoRoute { topic: topic.name.clone(), reason })
-        })
+        if let Some((group, queue)) = route.next_writable() {
+            return Ok((Arc::clone(group), queue));
+        }
+        self.core.routes.forget(topic);
+        let reason = "no queue of it takes messages".to_owned();
+        Err(NotStored::Refused(Cause::NoRoute { topic: topic.name.clone(), reason }))
     }
 
     fn lane(self: &Arc<Self>, topic: &v2::Resource, group: &Arc<BrokerGroup>) -> Arc<Lane> {

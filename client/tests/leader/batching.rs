@@ -58,6 +58,19 @@ async fn waiting_messages_share_requests_and_keep_their_own_receipts() {
 }
 
 #[tokio::test]
+async fn queues_take_turns_and_the_receipt_names_the_one_that_was_asked_for() {
+    let standin = Standin::start();
+    let producer = standin.client().producer().build().expect("settings");
+    let mut queues = Vec::new();
+    for body in bodies(8) {
+        queues.push(producer.send(message(body)).await.expect("stored").queue.expect("chosen"));
+    }
+    assert_eq!(queues, [0, 1, 2, 3, 0, 1, 2, 3]);
+    let asked: Vec<_> = standin.seen().iter().flat_map(|seen| seen.queues.clone()).collect();
+    assert_eq!(asked, [0, 1, 2, 3, 0, 1, 2, 3]);
+}
+
+#[tokio::test]
 async fn big_bodies_do_not_share_more_than_a_request_holds() {
     let standin = Standin::start();
     let producer = standin.client().producer().requests_in_flight(1).build().expect("settings");

@@ -138,7 +138,7 @@ impl Summary {
                     output::json(&json!({
                         "line": line, "outcome": "confirmed", "message_id": receipt.message_id,
                         "topic": receipt.topic, "broker_group": receipt.broker_group, "queue": receipt.queue,
-                        "offset": receipt.offset, "attempts": receipt.attempts, "repeat": receipt.repeat,
+                        "offset": receipt.offset, "attempts": receipt.attempts,
                     }))?;
                 }
             }

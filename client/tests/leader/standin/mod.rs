@@ -48,6 +48,7 @@ pub struct Seen {
     pub no_forward: bool,
     pub client_id: String,
     pub bodies: Vec<String>,
+    pub queues: Vec<i32>,
     pub at: std::time::Instant,
 }
 

@@ -208,10 +208,13 @@ impl MessagingService for Node {
         let numbers = text(&request, headers::PRODUCER).parse().expect("every send has its numbers");
         let no_forward = text(&request, headers::NO_FORWARD) == "1";
         let client_id = text(&request, headers::CLIENT_ID);
-        let body = |message: v2::Message| String::from_utf8_lossy(&message.body).into_owned();
-        let bodies = request.into_inner().messages.into_iter().map(body).collect();
+        let messages = request.into_inner().messages;
+        let bodies =
+            messages.iter().map(|message| String::from_utf8_lossy(&message.body).into_owned()).collect();
+        let queue = |message: &v2::Message| message.system_properties.as_ref().expect("set").queue_id;
+        let queues = messages.iter().map(queue).collect();
         let at = std::time::Instant::now();
-        let seen = Seen { node: self.id, numbers, no_forward, client_id, bodies, at };
+        let seen = Seen { node: self.id, numbers, no_forward, client_id, bodies, queues, at };
         self.state.lock().seen.push(seen.clone());
         if let Some(response) =
             self.redirect(|status| v2::SendMessageResponse { status, entries: Vec::new() })
