@@ -329,7 +329,6 @@ command_status() {
 command_kill() {
   local nodes node
   load
-  case $signal in KILL | STOP | CONT | TERM) ;; *) fail $USAGE "--signal takes KILL, STOP, CONT or TERM, not '$signal'" ;; esac
   nodes=$(resolve "$1")
   for node in $nodes; do
     if ! alive "$node"; then
@@ -424,6 +423,7 @@ case $port_base in
   *[!0-9]*) fail $USAGE "--port-base takes a number or auto, not '$port_base'" ;;
   *) if [ "$port_base" -lt 1024 ] || [ "$port_base" -gt 65000 ]; then fail $USAGE "--port-base must be between 1024 and 65000, not $port_base"; fi ;;
 esac
+case $signal in KILL | STOP | CONT | TERM) ;; *) fail $USAGE "--signal takes KILL, STOP, CONT or TERM, not '$signal'" ;; esac
 case $timers in "" | lan | test) ;; *) fail $USAGE "--timers takes lan or test, not '$timers'" ;; esac
 case $wait_s in "" | *[!0-9]*) fail $USAGE "--wait takes seconds, not '$wait_s'" ;; esac
 

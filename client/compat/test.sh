@@ -5,6 +5,7 @@
 # The client is installed into COMPAT_CACHE (default ~/.cache/rocketmq-compat), outside of the checkout.
 set -euo pipefail
 bin=${1:?usage: client/compat/test.sh BINARIES [CELLS]}
+"$(dirname "${BASH_SOURCE[0]}")/run.sh" python --install >/dev/null
 readonly CELLS=${2:-send_sync,send_async,tag_filter,retry,change_invisible,restart,shared_group,two_groups,empty_receive,roundtrip,big_body,unknown_topic}
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cluster=$here/../../deploy/cluster.sh
@@ -14,7 +15,12 @@ dir=$work/cluster
 finish() {
   local status=$?
   "$cluster" down --dir "$dir" >/dev/null 2>&1 || true
-  if [ $status -eq 0 ]; then rm -rf "$work"; else echo "kept: $work" >&2; fi
+  if [ $status -eq 0 ]; then
+    rm -rf "$work"
+  else
+    tail -n 20 "$work/client.log" >&2 2>/dev/null || true
+    echo "kept: $work" >&2
+  fi
 }
 trap finish EXIT
 
@@ -30,16 +36,17 @@ for table in topics groups; do
   echo "$table: $(wc -l <"$work/$table.log") created"
 done
 
+# The client prints stack traces about every call that meets a dead node; they are shown when something fails.
 export COMPAT_RUN_ID=${COMPAT_RUN_ID:-$(date +%s)}
 # A node that survives knows the way: the client is given one access point, not the killed one.
 leader=$("$bin/mqadmin" --namesrv "$names" status --json |
   python3 -c 'import json, sys; print(json.load(sys.stdin)["broker_groups"][0]["leader"])')
 survivor=$(tr , '\n' <<<"$clients" | awk -v leader="${leader#b}" 'NR != leader' | head -n 1)
 echo "leader $leader will be killed; the client knows $survivor"
-"$here/run.sh" python "$survivor" leader_kill "$cluster kill $leader --dir $dir"
+"$here/run.sh" python "$survivor" leader_kill "$cluster kill $leader --dir $dir" 2>"$work/client.log"
 "$cluster" start "$leader" --dir "$dir"
 
-"$here/run.sh" python "$survivor" "$CELLS" | tee "$work/cells.jsonl"
+"$here/run.sh" python "$survivor" "$CELLS" 2>>"$work/client.log" | tee "$work/cells.jsonl"
 python3 - "$work/cells.jsonl" "$CELLS" <<'PYTHON'
 import json
 import sys

@@ -72,6 +72,7 @@ class Run:
             except Exception as e:
                 self.note("send", e)
                 check(time.time() < end, f"message {key} was not confirmed within {SEND_LIMIT_S} s: {error_text(e)}")
+                time.sleep(0.1)
         with self.lock:
             self.confirmed[key] = time.time()
 

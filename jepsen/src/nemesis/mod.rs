@@ -15,6 +15,9 @@ use crate::history::Recorder;
 use crate::history::record::{Call, Fault, Role};
 use schedule::{Class, Planned, Target};
 
+/// A process is stopped this long after SIGSTOP at the latest.
+const STOP_LIMIT: Duration = Duration::from_millis(500);
+
 /// Injects faults until told to stop; heals what it broke before it returns.
 #[derive(Debug)]
 pub struct Nemesis {
@@ -98,6 +101,10 @@ impl Nemesis {
             return Ok(());
         }
         let began = Instant::now();
+        // A signal takes a moment; an answer that was on its way already is no sign of life.
+        while began.elapsed() < STOP_LIMIT && !self.cluster.process(node).is_some_and(|p| p.paused()) {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
         let silent = !self.observer.answers(node).await;
         tokio::time::sleep(hold.saturating_sub(began.elapsed())).await;
         let stopped = self.cluster.process(node).is_some_and(|process| process.paused());
