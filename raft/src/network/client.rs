@@ -1,4 +1,5 @@
 //! Calls to one member: openraft's network, plus what openraft knows nothing of.
+#![expect(clippy::result_large_err, reason = "the error type is openraft's")]
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -213,10 +214,15 @@ impl InFlight {
 impl MemberClient {
     /// Opens the long-lived stream: requests leave while fewer than the window are unacknowledged. openraft reads
     /// the log when the stream is polled, so a closed window makes the next request larger.
-    async fn open_stream<'s, S>(&'s self, input: S) -> RpcResult<BoxStream<'s, RpcResult<AppendResult>>>
+    ///
+    /// The first request is taken before the stream is opened: openraft waits for its back-off where requests are
+    /// taken, and a member that is away would otherwise be tried again without a pause.
+    async fn open_stream<'s, S>(&'s self, mut input: S) -> RpcResult<BoxStream<'s, RpcResult<AppendResult>>>
     where
         S: Stream<Item = AppendRequest> + OptionalSend + Unpin + 'static,
     {
+        let Some(first) = input.next().await else { return Ok(Box::pin(futures::stream::empty())) };
+        let input = futures::stream::iter([first]).chain(input);
         let stall = self.endpoint.append_stall;
         let mut append = self.peer()?.append();
         let window = Arc::new(Semaphore::new(self.endpoint.append_window));
