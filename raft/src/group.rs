@@ -9,6 +9,7 @@ use mq_store::GroupFiles;
 use mq_store::commit_log::CommitLog;
 use mq_store::item::EncodedItem;
 use mq_store::{LogIndex, Term};
+use openraft::Instant as _;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{LinearizableReadError, RaftError};
 use openraft::raft::ReadPolicy;
@@ -25,7 +26,7 @@ use crate::fatal::FatalCell;
 use crate::network::endpoint::{Endpoint, Parts};
 use crate::network::local::{Local, Uuid};
 use crate::network::transport::Transport;
-use crate::proposer::{Call, Proposed, Uncommitted};
+use crate::proposer::{Call, Claim, Proposed, Uncommitted};
 use crate::start::{form_and_start, start_raft};
 use crate::state_machine::ApplyThread;
 use crate::status;
@@ -215,7 +216,9 @@ impl RaftGroup {
         let limit = self.inner.config.limits.uncommitted_bytes as u64;
         let admitted = self.inner.uncommitted.admit(bytes as u64, limit)?;
         let (answer, outcome) = oneshot::channel();
-        running.calls.try_send(Call { term, items, bytes, admitted, answer }).map_err(|e| match e {
+        let claim = Claim::default();
+        let call = Call { term, items, bytes, admitted, answer, claim: claim.clone() };
+        running.calls.try_send(call).map_err(|e| match e {
             mpsc::error::TrySendError::Full(_) => {
                 let limit = self.inner.config.limits.waiting_calls as u64;
                 ProposeError::Busy { what: "waiting calls", value: limit, limit }
@@ -225,8 +228,18 @@ impl RaftGroup {
         match tokio::time::timeout_at(deadline.into(), outcome).await {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(_)) => Err(ProposeError::Stopped { unknown: true }),
-            Err(_) => Err(ProposeError::Deadline),
+            // It is in a frame, which may still be stored.
+            Err(_) if !claim.take() => Err(ProposeError::Deadline),
+            Err(_) if !self.has_quorum(&running) => Err(ProposeError::NoQuorum),
+            Err(_) => Err(ProposeError::Busy { what: "frames on the way", value: 2, limit: 2 }),
         }
+    }
+
+    /// A quorum has acknowledged this leader within the lease.
+    fn has_quorum(&self, running: &Running) -> bool {
+        let acked = running.raft.data_metrics().borrow_watched().last_quorum_acked;
+        let lease = self.inner.config.timers.election_max;
+        running.raft.voter_ids().count() == 1 || acked.is_some_and(|at| at.elapsed() < lease)
     }
 
     /// Nothing is proposed unless this node leads that term and is ready.
@@ -246,6 +259,9 @@ impl RaftGroup {
         }
         if self.inner.closed.load(Ordering::Acquire) > 0 {
             return Err(ProposeError::NotLeader { leader: None });
+        }
+        if !self.has_quorum(&running) {
+            return Err(ProposeError::NoQuorum);
         }
         Ok(running)
     }

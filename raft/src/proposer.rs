@@ -7,7 +7,8 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use mq_store::commit_log::FrameKind;
@@ -81,6 +82,18 @@ pub(crate) struct Call {
     pub bytes: usize,
     pub admitted: Admitted,
     pub answer: oneshot::Sender<Outcome>,
+    pub claim: Claim,
+}
+
+/// Whether a call goes into a frame or is given up: exactly one of the two.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Claim(Arc<AtomicBool>);
+
+impl Claim {
+    /// True for the first one that asks.
+    pub(crate) fn take(&self) -> bool {
+        !self.0.swap(true, Ordering::AcqRel)
+    }
 }
 
 /// Frames proposed and not yet answered.
@@ -90,7 +103,7 @@ struct OnTheWay {
     returned: Notify,
 }
 
-/// More frames than this on the way make calls gather.
+/// With this many frames on the way calls gather.
 const AT_ONCE: usize = 2;
 
 pub(crate) struct Proposer {
@@ -99,6 +112,8 @@ pub(crate) struct Proposer {
     pub limits: Limits,
     /// Largest body of a frame.
     pub body_limit: usize,
+    /// Calls gather at most this long: when nothing comes back, Raft must say whether there is still a majority.
+    pub patience: Duration,
 }
 
 impl Proposer {
@@ -121,6 +136,8 @@ impl Proposer {
     }
 
     async fn gather(&self, waiting: &mut Waiting, calls: &mut mpsc::Receiver<Call>, on_the_way: &OnTheWay) {
+        let patience = tokio::time::sleep(self.patience);
+        tokio::pin!(patience);
         loop {
             while !waiting.is_full(&self.limits) {
                 match calls.try_recv() {
@@ -137,6 +154,7 @@ impl Proposer {
                     None => return,
                 },
                 () = on_the_way.returned.notified() => {}
+                () = &mut patience => return,
             }
         }
     }
@@ -146,7 +164,7 @@ impl Proposer {
         let mut builder = BodyBuilder::new();
         let mut answers = Vec::with_capacity(batch.len());
         for call in batch {
-            let Call { term: _, items, bytes: _, admitted, answer } = call;
+            let Call { term: _, items, bytes: _, admitted, answer, claim: _ } = call;
             for item in &items {
                 builder.push(item);
             }
@@ -259,10 +277,6 @@ impl Waiting {
     fn take(&mut self, limits: &Limits, body_limit: usize) -> Option<Vec<Call>> {
         let (mut batch, mut bytes, mut items) = (Vec::<Call>::new(), 0, 0);
         while let Some(next) = self.calls.front() {
-            if next.answer.is_closed() {
-                self.pop();
-                continue;
-            }
             let first = batch.first();
             let fits = bytes + next.bytes <= body_limit && first.is_none_or(|f| f.term == next.term);
             let full = bytes >= limits.batch_bytes || items >= limits.batch_items as usize;
@@ -270,6 +284,9 @@ impl Waiting {
                 break;
             }
             let Some(call) = self.pop() else { break };
+            if !call.claim.take() {
+                continue;
+            }
             bytes += call.bytes;
             items += call.items.len();
             batch.push(call);
@@ -287,7 +304,8 @@ mod tests {
         let account = Arc::new(Uncommitted::default());
         let admitted = account.admit(bytes as u64, u64::MAX).expect("no limit");
         let items = vec![EncodedItem::new(1, 0, 1, &[b"x"])];
-        (Call { term: Term(term), items, bytes, admitted, answer }, receiver)
+        let claim = Claim::default();
+        (Call { term: Term(term), items, bytes, admitted, answer, claim }, receiver)
     }
 
     #[test]
@@ -312,8 +330,8 @@ mod tests {
     #[test]
     fn a_call_that_was_given_up_is_not_proposed() {
         let mut waiting = Waiting::default();
-        let (given_up, receiver) = call(5, 10);
-        drop(receiver);
+        let (given_up, _receiver) = call(5, 10);
+        assert!(given_up.claim.take(), "the caller is first");
         waiting.push(given_up);
         assert!(waiting.take(&Limits::default(), 400).is_none());
     }

@@ -23,7 +23,7 @@ use crate::types::{Node, Raft};
 use crate::{election, leadership, vote, watchdog};
 
 /// What a frame needs besides its body: header and padding.
-pub(crate) const FRAME_OVERHEAD: usize = mq_store::commit_log::FRAME_HEADER_LEN as usize + 8;
+pub(crate) const FRAME_OVERHEAD: usize = mq_store::FRAME_HEADER_LEN + 8;
 
 /// Forms the group first, if it is not yet, then starts Raft. Failures are fatal for the group.
 pub(crate) async fn form_and_start(inner: Arc<Inner>, files: Arc<GroupFiles>, make_apply: MakeApply) {
@@ -79,6 +79,7 @@ pub(crate) async fn start_raft(
         clock: inner.clock.clone(),
         limits: inner.config.limits.clone(),
         body_limit,
+        patience: inner.config.timers.heartbeat,
     };
     inner.spawn(proposer.run(receiver));
     inner.spawn(leadership::follow(

@@ -256,3 +256,105 @@ pub(crate) fn transfer_outcome_from_wire(
         }
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use mq_store::LogOffset;
+
+    use super::*;
+
+    fn stored(index: u64, payload: Payload) -> Entry {
+        let place = Place::Local { offset: LogOffset(0), head_crc: 77 };
+        Entry { log_id: LogId::new_term_index(3, index), payload, place }
+    }
+
+    fn items(body: &'static [u8]) -> Payload {
+        Payload::Items(Proposal {
+            kind: FrameKind::Items,
+            flags: 5,
+            count: 2,
+            store_time: 11,
+            lease_time: 12,
+            body: Bytes::from_static(body),
+            body_crc: crc32c::crc32c(body),
+        })
+    }
+
+    fn request() -> AppendRequest {
+        AppendRequest {
+            vote: Vote::new_committed(3, 1),
+            prev_log_id: Some(LogId::new_term_index(2, 6)),
+            entries: vec![stored(7, Payload::Blank), stored(8, items(b"body"))],
+            leader_commit: None,
+        }
+    }
+
+    #[test]
+    fn an_append_request_survives_the_wire_with_chain_and_times() {
+        let sent = append_to_wire(request(), wire::RaftHeader::default(), 99).expect("from the log");
+        assert_eq!(sent.lease_time, 99);
+        let got = append_from_wire(sent).expect("own bytes");
+        assert_eq!(
+            (got.vote, got.prev_log_id, got.leader_commit),
+            (request().vote, request().prev_log_id, None)
+        );
+        let appends: Vec<_> = got.entries.into_iter().map(Entry::into_append).collect();
+        let expected: Vec<_> = request().entries.into_iter().map(Entry::into_append).collect();
+        for (got, expected) in appends.iter().zip(&expected) {
+            assert_eq!(got.entry, expected.entry);
+            assert_eq!(got.expected_head_crc, Some(77));
+        }
+        assert_eq!(appends.len(), 2);
+    }
+
+    #[test]
+    fn a_body_that_was_changed_on_the_way_is_refused_naming_both_checksums() {
+        let mut sent = append_to_wire(request(), wire::RaftHeader::default(), 0).expect("from the log");
+        sent.entries[1].body = Bytes::from_static(b"bodz");
+        let refused = append_from_wire(sent).expect_err("changed").to_string();
+        let found = format!("{:08x}", crc32c::crc32c(b"bodz"));
+        assert!(refused.contains("3-8") && refused.contains(&found), "{refused}");
+    }
+
+    #[test]
+    fn an_unknown_kind_or_version_is_refused() {
+        let sent = append_to_wire(request(), wire::RaftHeader::default(), 0).expect("from the log");
+        for change in [|e: &mut wire::Entry| e.kind = 9, |e: &mut wire::Entry| e.version = 2] {
+            let mut changed = sent.clone();
+            change(&mut changed.entries[0]);
+            assert!(append_from_wire(changed).is_err());
+        }
+    }
+
+    #[test]
+    fn votes_answers_and_transfers_survive_the_wire() {
+        let request = VoteRequest {
+            vote: Vote::new(4, 2),
+            last_log_id: Some(LogId::new_term_index(3, 8)),
+            leadership_transfer: true,
+        };
+        let sent = vote_request_to_wire(&request, wire::RaftHeader::default());
+        assert_eq!(vote_request_from_wire(sent).expect("own bytes"), request);
+        let answer = VoteResponse { vote: Vote::new(4, 2), vote_granted: true, last_log_id: None };
+        let sent = vote_response_to_wire(&answer, wire::RaftHeader::default(), 5);
+        assert_eq!(vote_response_from_wire(sent).expect("own bytes"), answer);
+        let id = LogId::new_term_index(3, 8);
+        let results: [AppendResult; 4] = [
+            Ok(None),
+            Ok(Some(id)),
+            Err(StreamAppendError::Conflict(id)),
+            Err(StreamAppendError::HigherVote(Vote::new(5, 1))),
+        ];
+        for result in results {
+            let sent = append_result_to_wire(result.clone(), wire::RaftHeader::default());
+            assert_eq!(append_result_from_wire(sent).expect("own bytes"), result);
+        }
+        let transfer = TransferLeaderRequest::new(Vote::new_committed(3, 1), 2, Some(id));
+        let sent = transfer_to_wire(&transfer, wire::RaftHeader::default());
+        assert_eq!(transfer_from_wire(sent).expect("own bytes"), transfer);
+        let refused = Err(TransferLeaderError::LogNotFlushed { expected: Some(id), actual: None });
+        let sent = transfer_outcome_to_wire(&refused, wire::RaftHeader::default());
+        assert_eq!(transfer_outcome_from_wire(sent).expect("own bytes"), refused);
+    }
+}

@@ -91,7 +91,9 @@ impl Local {
         if uuid == Uuid::Equal && *own != **group_uuid {
             return differ("group UUID", &own, group_uuid);
         }
-        if let Some(known) = self.stores.read().get(from)
+        // A wiped member must be told that it was one: before it has a UUID its new store is no reason to refuse.
+        if uuid == Uuid::Equal
+            && let Some(known) = self.stores.read().get(from)
             && known != store_id
         {
             return differ("store id", known, store_id);
