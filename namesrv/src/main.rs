@@ -68,6 +68,10 @@ impl MainError {
 }
 
 fn main() -> ExitCode {
+    // The allocator asks for huge pages, half of which would stay empty in a process this small.
+    if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {
+        eprintln!("huge pages stay on: {error}");
+    }
     match run(Cli::parse()) {
         Ok(exit) => exit.into(),
         Err(error) => {
