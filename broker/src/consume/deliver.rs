@@ -9,7 +9,7 @@ use mq_protocol::{command, v2};
 use mq_raft::{ProposeError, Proposed, RaftGroup};
 use mq_runtime::tasks;
 use mq_store::item::EncodedItem;
-use mq_store::{QueueId, Term};
+use mq_store::{LogOffset, QueueId};
 use prost::Message;
 use tokio::sync::oneshot;
 
@@ -20,9 +20,10 @@ use super::receive::Subject;
 use super::{Consumer, Delivered, RENEWED_INVISIBLE, Receive};
 use crate::error::{BrokerError, in_flight_limit};
 
-/// How long the outcome of a `deliver` is waited for, far beyond any caller's patience: as long as the entry may be
-/// applied, its reservations must stand.
-const OUTCOME_WITHIN: Duration = Duration::from_secs(24 * 60 * 60);
+/// Pause between two tries to learn what became of a `deliver` whose outcome is unknown.
+const FENCE_PAUSE: Duration = Duration::from_secs(1);
+/// How long one such try takes at most.
+const FENCE_WITHIN: Duration = Duration::from_secs(10);
 
 /// A message under way to its consumer.
 #[derive(Clone, Debug)]
@@ -30,6 +31,14 @@ struct Sending {
     queue: QueueId,
     position: u64,
     stored: Stored,
+}
+
+/// Where a picked message lies.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    queue: QueueId,
+    position: u64,
+    offset: LogOffset,
 }
 
 /// One delivery that apply accepted.
@@ -49,18 +58,25 @@ impl Consumer {
         subject: &Subject,
         mut hold: Hold,
     ) -> Result<Vec<Delivered>, BrokerError> {
-        let sending = self.read_and_filter(call, &mut hold).await?;
-        let items: Vec<EncodedItem> = hold
-            .picks
-            .iter()
-            .map(|pick| {
-                let command = deliver_command(call, subject, pick);
-                EncodedItem::new(command::DELIVER, 0, command::VERSION, &[&command.encode_to_vec()])
-            })
-            .collect();
+        // Without a filter nothing is waited for between pick and log: proposals that overtake each other are rejected.
+        let places = call.filter.is_all().then(|| places(&hold.picks));
+        let filtered = match places {
+            Some(_) => Vec::new(),
+            None => self.read_and_filter(call, &mut hold).await?,
+        };
+        let items = hold.picks.iter().map(|pick| item(&deliver_command(call, subject, pick))).collect();
+        let fence = hold.picks.first().map(|pick| item(&fence_command(subject, pick)));
         let (answer, outcome) = oneshot::channel();
-        let proposing = propose(self.raft.clone(), hold.term(), items, hold, answer);
-        tasks::spawn("deliver", proposing);
+        let proposal = Proposal { raft: self.raft.clone(), items, fence, deadline: call.deadline };
+        let mut proposing = Box::pin(proposal.run(hold, answer));
+        // The first poll puts it into the queue of the log; the rest must go on even if the caller goes away.
+        if futures::poll!(&mut proposing).is_pending() {
+            tasks::spawn("deliver", proposing);
+        }
+        let sending = match places {
+            Some(places) => self.read(places).await?,
+            None => filtered,
+        };
         let accepted = match tokio::time::timeout_at(call.deadline.into(), outcome).await {
             Ok(Ok(outcome)) => outcome?,
             Ok(Err(_)) => return Err(BrokerError::Unknown { reason: "the node stopped" }),
@@ -69,18 +85,25 @@ impl Consumer {
         accepted.into_iter().map(|accepted| self.message(call, subject, &sending, accepted)).collect()
     }
 
+    async fn read(&self, places: Vec<Place>) -> Result<Vec<Sending>, BrokerError> {
+        let offsets = places.iter().map(|place| place.offset).collect();
+        let records = read::read(&self.view.shared().log, offsets).await?;
+        let sending = places.into_iter().zip(records);
+        Ok(sending
+            .map(|(Place { queue, position, .. }, stored)| Sending { queue, position, stored })
+            .collect())
+    }
+
     /// Reads the records and drops from the pick what only shares a hash with a wanted tag.
     async fn read_and_filter(&self, call: &Receive, hold: &mut Hold) -> Result<Vec<Sending>, BrokerError> {
-        let candidates = hold.picks.iter().flat_map(|pick| pick.candidates.iter());
-        let places: Vec<_> = candidates.map(|candidate| candidate.unit.offset).collect();
-        let mut records = read::read(&self.view.shared().log, places).await?.into_iter();
+        let mut records = self.read(places(&hold.picks)).await?.into_iter();
         let mut sending = Vec::with_capacity(records.len());
         for pick in &mut hold.picks {
             let mut wanted = Vec::with_capacity(pick.candidates.len());
             for candidate in pick.candidates.drain(..) {
-                let Some(stored) = records.next() else { break };
-                if call.filter.is_all() || call.filter.matches(stored.properties()?) {
-                    sending.push(Sending { queue: pick.queue, position: candidate.position, stored });
+                let Some(record) = records.next() else { break };
+                if call.filter.matches(record.stored.properties()?) {
+                    sending.push(record);
                     wanted.push(candidate);
                 }
             }
@@ -151,31 +174,79 @@ fn deliver_command(call: &Receive, subject: &Subject, pick: &QueuePick) -> Deliv
     }
 }
 
-/// Proposes and ends the reservations with the outcome, whether or not the receive still waits for it.
-async fn propose(
+/// Changes nothing and is rejected; what was proposed before it is applied before it.
+fn fence_command(subject: &Subject, pick: &QueuePick) -> DeliverCommand {
+    let QueueId { topic_id, incarnation, queue } = pick.queue;
+    DeliverCommand {
+        group_id: subject.group.id,
+        group_incarnation: subject.group.incarnation,
+        queue: Some(QueueRef { topic_id, incarnation, queue }),
+        ..DeliverCommand::default()
+    }
+}
+
+fn item(command: &DeliverCommand) -> EncodedItem {
+    EncodedItem::new(command::DELIVER, 0, command::VERSION, &[&command.encode_to_vec()])
+}
+
+fn places(picks: &[QueuePick]) -> Vec<Place> {
+    let places = picks.iter().flat_map(|pick| {
+        pick.candidates.iter().map(|candidate| Place {
+            queue: pick.queue,
+            position: candidate.position,
+            offset: candidate.unit.offset,
+        })
+    });
+    places.collect()
+}
+
+/// The `deliver` items of one pick, on their way through the log.
+struct Proposal {
     raft: RaftGroup,
-    term: Term,
     items: Vec<EncodedItem>,
-    hold: Hold,
-    answer: oneshot::Sender<Result<Vec<Accepted>, BrokerError>>,
-) {
-    let outcome = match raft.propose(term, items, Instant::now() + OUTCOME_WITHIN).await {
-        Ok(proposed) => accepted(&proposed, hold),
-        Err(error) if error.certainly_not_stored() => {
-            drop(hold);
-            Err(error.into())
-        }
-        Err(error) => {
-            hold.unknown();
-            match error {
-                // A poll ends without messages when leadership does.
-                ProposeError::Discarded => Ok(Vec::new()),
-                error => Err(error.into()),
+    fence: Option<EncodedItem>,
+    deadline: Instant,
+}
+
+impl Proposal {
+    /// Proposes and ends the reservations with the outcome, whether or not the receive still waits for it.
+    async fn run(self, hold: Hold, answer: oneshot::Sender<Result<Vec<Accepted>, BrokerError>>) {
+        let Self { raft, items, fence, deadline } = self;
+        let outcome = match raft.propose(hold.term(), items, deadline).await {
+            Ok(proposed) => accepted(&proposed, hold),
+            Err(error) if error.certainly_not_stored() => {
+                drop(hold);
+                Err(error.into())
             }
+            // A poll ends without messages when leadership does.
+            Err(ProposeError::Discarded) => {
+                hold.unknown();
+                Ok(Vec::new())
+            }
+            Err(error) => {
+                drop(answer.send(Err(error.into())));
+                return settle(&raft, fence, hold).await;
+            }
+        };
+        // A receive that went away gets nothing: what was handed out comes again after its invisible time.
+        drop(answer.send(outcome));
+    }
+}
+
+/// Waits until an entry of unknown outcome can no longer be applied, then ends its reservations.
+async fn settle(raft: &RaftGroup, fence: Option<EncodedItem>, hold: Hold) {
+    let Some(fence) = fence else { return };
+    loop {
+        tokio::time::sleep(FENCE_PAUSE).await;
+        match raft.propose(hold.term(), vec![fence.clone()], Instant::now() + FENCE_WITHIN).await {
+            // What follows in the chain picks up the applied cursor once the chain has ended.
+            Ok(_) => return drop(hold),
+            Err(ProposeError::NotLeader { .. } | ProposeError::Discarded | ProposeError::Stopped { .. }) => {
+                return hold.unknown();
+            }
+            Err(_) => {}
         }
-    };
-    // A receive that went away gets nothing: what was handed out comes again after its invisible time.
-    drop(answer.send(outcome));
+    }
 }
 
 fn accepted(proposed: &Proposed, hold: Hold) -> Result<Vec<Accepted>, BrokerError> {
