@@ -246,7 +246,7 @@ impl CallError {
             Self::NeverSent(cause) | Self::Lost(cause) => cause,
             Self::NotServed => Cause::Transport {
                 address: address.to_owned(),
-                reason: "the node does not offer this call".into(),
+                reason: "it does not offer this call; administration is at a name server's 9876 and a broker's 10911".into(),
             },
         }
     }

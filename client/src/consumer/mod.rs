@@ -3,6 +3,9 @@
 //! A message that is received and not acknowledged within its invisible time comes again, to any consumer of the
 //! group, with a higher delivery attempt.
 
+mod receive;
+mod settle;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -13,10 +16,10 @@ use tokio::time::Instant;
 use crate::client::{Client, in_range};
 use crate::core::Core;
 use crate::error::{AckError, Cause, ConfigError, ReceiveError};
-use crate::group::BrokerGroup;
 use crate::message::{FilterExpression, MessageView};
-use crate::outcome::{Beside, Verdict, cause, code, status_of};
-use crate::pursuit::{Attempt, MessagingClient, Patience, Pursuit};
+use crate::outcome::status_of;
+use crate::pursuit::MessagingClient;
+use receive::Receive;
 
 /// Most messages of one receive.
 pub const RECEIVE_BATCH_MAX: usize = 32;
@@ -24,9 +27,6 @@ pub const RECEIVE_BATCH_MAX: usize = 32;
 const RECEIVE_MARGIN: Duration = Duration::from_secs(3);
 /// With several topics or broker groups, one of them is waited for at most this long before the next one's turn.
 const TURN: Duration = Duration::from_millis(500);
-const RECEIVE_DOUBT: Duration = Duration::from_secs(1);
-const SETTLE_PATIENCE: Patience =
-    Patience { attempt: Duration::from_secs(3), doubt_after: Duration::from_millis(300) };
 
 /// Settings of a [`SimpleConsumer`].
 #[derive(Debug, Clone)]
@@ -235,228 +235,11 @@ impl SimpleConsumer {
     }
 }
 
-type Source = (v2::Resource, FilterExpression, Arc<BrokerGroup>);
-
-struct Receive<'a> {
-    topic: &'a v2::Resource,
-    filter: &'a FilterExpression,
-    group: &'a Arc<BrokerGroup>,
-    max: usize,
-    invisible: Duration,
-}
-
-#[derive(Debug, Default)]
-struct Received {
-    status: Option<v2::Status>,
-    messages: Vec<v2::Message>,
-}
-
-impl Shared {
-    /// Every broker group of every subscribed topic.
-    async fn sources(&self, deadline: Instant) -> Result<Vec<Source>, ReceiveError> {
-        let mut sources = Vec::new();
-        for (topic, filter) in &self.subscriptions {
-            let route = self.core.route(topic, deadline).await.map_err(|cause| match cause {
-                Cause::Status { .. } => ReceiveError::Refused(cause),
-                cause => ReceiveError::Unavailable(cause),
-            })?;
-            sources.extend(route.readable().map(|group| (topic.clone(), filter.clone(), Arc::clone(group))));
-        }
-        if sources.is_empty() {
-            let topic = self.subscriptions.first().map_or("", |(topic, _)| &topic.name).to_owned();
-            let reason = "no queue of it can be read".to_owned();
-            return Err(ReceiveError::Refused(Cause::NoRoute { topic, reason }));
-        }
-        Ok(sources)
-    }
-
-    async fn receive_from(
-        &self,
-        receive: &Receive<'_>,
-        poll_end: Instant,
-        deadline: Instant,
-    ) -> Result<Vec<MessageView>, ReceiveError> {
-        let mut pursuit = Pursuit::new(&self.core, receive.group, receive.topic);
-        let mut last = Cause::NoLeader { broker_group: receive.group.name.clone() };
-        while Instant::now() < deadline {
-            let patience = Patience { attempt: deadline - Instant::now(), doubt_after: RECEIVE_DOUBT };
-            let call = |client: MessagingClient, time: Duration| {
-                let poll = poll_end.saturating_duration_since(Instant::now());
-                let request = direct(&self.core, self.receive_request(receive, poll), time);
-                collect(client, request, receive.max)
-            };
-            let response = match pursuit.attempt(deadline, patience, call).await {
-                Attempt::Answer(response) => response,
-                Attempt::NeverSent(cause) | Attempt::Lost(cause) => {
-                    pursuit.again(deadline, &cause).await;
-                    last = cause;
-                    continue;
-                }
-            };
-            let beside = Beside::read(response.metadata());
-            let received = response.into_inner();
-            let (code, text) = status_of(received.status.as_ref());
-            if !received.messages.is_empty() || code == code::OK || code == code::MESSAGE_NOT_FOUND {
-                let view = |message| MessageView::new(message, &receive.group.name);
-                return Ok(received.messages.into_iter().map(view).collect());
-            }
-            last = cause(code, &text, &beside);
-            match Verdict::of(code) {
-                Verdict::Refused => {
-                    self.core.routes.forget(receive.topic);
-                    return Err(ReceiveError::Refused(last));
-                }
-                Verdict::NotLeader if pursuit.not_leader(beside.leader.as_ref()) => {}
-                _ => pursuit.pause(deadline).await,
-            }
-        }
-        Err(ReceiveError::Unavailable(last))
-    }
-
-    fn receive_request(&self, receive: &Receive<'_>, poll: Duration) -> v2::ReceiveMessageRequest {
-        v2::ReceiveMessageRequest {
-            group: Some(self.group.clone()),
-            message_queue: Some(v2::MessageQueue {
-                topic: Some(receive.topic.clone()),
-                id: -1,
-                permission: v2::Permission::ReadWrite.into(),
-                broker: Some(v2::Broker { name: receive.group.name.clone(), id: 0, endpoints: None }),
-                accept_message_types: vec![v2::MessageType::Normal.into()],
-            }),
-            filter_expression: Some(v2::FilterExpression {
-                r#type: receive.filter.kind.into(),
-                expression: receive.filter.expression.clone(),
-            }),
-            batch_size: i32::try_from(receive.max).unwrap_or(i32::MAX),
-            invisible_duration: Some(duration(receive.invisible)),
-            auto_renew: false,
-            long_polling_timeout: Some(duration(poll)),
-            attempt_id: None,
-        }
-    }
-
-    /// Acks deliveries of one topic and broker group.
-    async fn ack(&self, messages: &[&MessageView]) -> Vec<Result<(), AckError>> {
-        let Some(first) = messages.first() else { return Vec::new() };
-        let topic = first.resource().cloned().unwrap_or_default();
-        let entry = |message: &&MessageView| v2::AckMessageEntry {
-            message_id: message.message_id().to_owned(),
-            receipt_handle: message.receipt_handle().to_owned(),
-            ..Default::default()
-        };
-        let body = v2::AckMessageRequest {
-            group: Some(self.group.clone()),
-            topic: Some(topic.clone()),
-            entries: messages.iter().map(entry).collect(),
-        };
-        let group = self.core.routes.group(first.broker_group());
-        let call = |mut client: MessagingClient, time| {
-            let request = direct(&self.core, body.clone(), time);
-            async move { client.ack_message(request).await }
-        };
-        let codes = |answer: &v2::AckMessageResponse| {
-            if answer.entries.len() != messages.len() {
-                return vec![status_of(answer.status.as_ref()); messages.len()];
-            }
-            let entries = answer.entries.iter();
-            entries.map(|entry| status_of(entry.status.as_ref().or(answer.status.as_ref()))).collect()
-        };
-        match self.settle(&group, &topic, messages.len(), call, codes).await {
-            Ok((_, outcomes)) => outcomes,
-            Err(error) => vec![Err(error); messages.len()],
-        }
-    }
-
-    /// A call that may be repeated without harm, until every part of its answer is final or the time is over.
-    async fn settle<T, R>(
-        &self,
-        group: &Arc<BrokerGroup>,
-        topic: &v2::Resource,
-        parts: usize,
-        call: impl Fn(MessagingClient, Duration) -> R,
-        codes: impl Fn(&T) -> Vec<(i32, String)>,
-    ) -> Result<(T, Vec<Result<(), AckError>>), AckError>
-    where
-        R: Future<Output = Result<tonic::Response<T>, tonic::Status>>,
-    {
-        if group.leader().is_none() && group.members().is_empty() {
-            self.core.refresh_route(topic).await;
-        }
-        let deadline = Instant::now() + self.timeout;
-        let mut pursuit = Pursuit::new(&self.core, group, topic);
-        let mut last = Cause::NoLeader { broker_group: group.name.clone() };
-        while Instant::now() < deadline {
-            let response = match pursuit.attempt(deadline, SETTLE_PATIENCE, &call).await {
-                Attempt::Answer(response) => response,
-                Attempt::NeverSent(cause) | Attempt::Lost(cause) => {
-                    pursuit.again(deadline, &cause).await;
-                    last = cause;
-                    continue;
-                }
-            };
-            let beside = Beside::read(response.metadata());
-            let answer = response.into_inner();
-            let codes = codes(&answer);
-            debug_assert_eq!(codes.len(), parts, "one code per part");
-            let open = codes.iter().find(|(code, _)| !is_final(*code));
-            let Some((open_code, text)) = open else {
-                let outcomes = codes.iter().map(|(code, text)| outcome(*code, text, &beside)).collect();
-                return Ok((answer, outcomes));
-            };
-            last = cause(*open_code, text, &beside);
-            let follow = Verdict::of(*open_code) == Verdict::NotLeader;
-            if !(follow && pursuit.not_leader(beside.leader.as_ref())) {
-                pursuit.pause(deadline).await;
-            }
-        }
-        Err(AckError::Unknown(last))
-    }
-}
-
-fn is_final(code: i32) -> bool {
-    matches!(Verdict::of(code), Verdict::Done | Verdict::Refused)
-}
-
-fn outcome(code: i32, text: &str, beside: &Beside) -> Result<(), AckError> {
-    match code {
-        code::OK => Ok(()),
-        code::INVALID_RECEIPT_HANDLE => Err(AckError::Expired(cause(code, text, beside))),
-        _ => Err(AckError::Refused(cause(code, text, beside))),
-    }
-}
-
 /// A request that only the leader is to answer.
 fn direct<T>(core: &Core, body: T, time: Duration) -> tonic::Request<T> {
     let mut request = core.identity.request(body, time);
     crate::identity::put(request.metadata_mut(), headers::NO_FORWARD, "1");
     request
-}
-
-/// Reads a receive's stream to its end. What arrived before a break counts: those messages are delivered.
-async fn collect(
-    mut client: MessagingClient,
-    request: tonic::Request<v2::ReceiveMessageRequest>,
-    max: usize,
-) -> Result<tonic::Response<Received>, tonic::Status> {
-    use v2::receive_message_response::Content;
-    let (metadata, mut stream, extensions) = client.receive_message(request).await?.into_parts();
-    let mut received = Received::default();
-    loop {
-        let content = match stream.message().await {
-            Ok(Some(part)) => part.content,
-            Ok(None) => break,
-            Err(_) if !received.messages.is_empty() => break,
-            Err(status) => return Err(status),
-        };
-        match content {
-            Some(Content::Status(status)) => received.status = Some(status),
-            Some(Content::Message(message)) if received.messages.len() < max => {
-                received.messages.push(message)
-            }
-            _ => {}
-        }
-    }
-    Ok(tonic::Response::from_parts(metadata, received, extensions))
 }
 
 fn millis(duration: Duration) -> u64 {
