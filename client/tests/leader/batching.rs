@@ -17,14 +17,20 @@ async fn send_all(
     futures::future::join_all(bodies.into_iter().map(|body| producer.send(message(body)))).await
 }
 
-/// The first send takes the only request slot; the others wait meanwhile and share the next request.
+/// The first send is held and takes the only request slot; the others wait meanwhile and share the next request.
 async fn send_behind_the_first(
+    standin: &Standin,
     producer: &mq_client::Producer,
 ) -> Vec<Result<mq_client::SendReceipt, SendError>> {
+    standin.state.lock().script.push_front(Step::Held);
     let first = producer.send(message("m0"));
     let others = async {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        send_all(producer, bodies(4).into_iter().skip(1)).await
+        standin.arrived(1).await;
+        let others = send_all(producer, bodies(4).into_iter().skip(1));
+        tokio::pin!(others);
+        assert!(futures::poll!(&mut others).is_pending(), "all of them wait in the lane now");
+        standin.release();
+        others.await
     };
     let (first, others) = tokio::join!(first, others);
     std::iter::once(first).chain(others).collect()
@@ -83,13 +89,14 @@ async fn big_bodies_do_not_share_more_than_a_request_holds() {
 async fn the_floor_stays_at_what_is_still_outstanding() {
     let standin = Standin::start();
     let producer = standin.client().producer().build().expect("settings");
-    standin.script([Step::Slow(Duration::from_millis(250))]);
+    standin.script([Step::Held]);
     let slow = producer.send(message("slow"));
     let others = async {
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        standin.arrived(1).await;
         for body in bodies(5) {
             producer.send(message(body)).await.expect("stored");
         }
+        standin.release();
     };
     let (slow, ()) = tokio::join!(slow, others);
     slow.expect("stored");
@@ -116,8 +123,8 @@ async fn no_more_than_1024_sequences_are_outstanding() {
 async fn one_refused_message_does_not_take_its_neighbours_along() {
     let standin = Standin::start();
     let producer = standin.client().producer().requests_in_flight(1).build().expect("settings");
-    standin.script([Step::Slow(Duration::from_millis(150)), Step::RefuseSecond(43_101)]);
-    let outcomes = send_behind_the_first(&producer).await;
+    standin.script([Step::RefuseSecond(43_101)]);
+    let outcomes = send_behind_the_first(&standin, &producer).await;
     let refused: Vec<_> = outcomes.iter().map(Result::is_err).collect();
     assert_eq!(refused, [false, false, true, false]);
     assert!(matches!(&outcomes[2], Err(SendError::NotStored { why: NotStored::Refused(_), .. })));
@@ -128,13 +135,8 @@ async fn one_refused_message_does_not_take_its_neighbours_along() {
 async fn a_request_refused_as_a_whole_is_tried_message_by_message() {
     let standin = Standin::start();
     let producer = standin.client().producer().requests_in_flight(1).build().expect("settings");
-    standin.script([
-        Step::Slow(Duration::from_millis(150)),
-        Step::RefuseSeveral(40_007),
-        Step::Slow(Duration::ZERO),
-        Step::Refuse(40_007, None),
-    ]);
-    let outcomes = send_behind_the_first(&producer).await;
+    standin.script([Step::RefuseSeveral(40_007), Step::Slow(Duration::ZERO), Step::Refuse(40_007, None)]);
+    let outcomes = send_behind_the_first(&standin, &producer).await;
     let refused: Vec<_> = outcomes.iter().map(Result::is_err).collect();
     assert_eq!(refused, [false, false, true, false]);
     assert_eq!(standin.log(), ["m0", "m1", "m3"]);
@@ -146,8 +148,8 @@ async fn a_request_refused_as_a_whole_is_tried_message_by_message() {
 async fn part_of_a_request_with_an_unknown_outcome_is_repeated_alone() {
     let standin = Standin::start();
     let producer = standin.client().producer().requests_in_flight(1).build().expect("settings");
-    standin.script([Step::Slow(Duration::from_millis(150)), Step::RefuseSecond(50_400)]);
-    let outcomes = send_behind_the_first(&producer).await;
+    standin.script([Step::RefuseSecond(50_400)]);
+    let outcomes = send_behind_the_first(&standin, &producer).await;
     assert!(outcomes.iter().all(Result::is_ok));
     let seen = standin.seen();
     let ranges: Vec<_> = seen.iter().map(crate::standin::Seen::sequences).collect();
@@ -160,11 +162,13 @@ async fn part_of_a_request_with_an_unknown_outcome_is_repeated_alone() {
 async fn a_message_that_waits_past_its_deadline_is_certainly_not_stored() {
     let standin = Standin::start();
     let producer = standin.client().producer().requests_in_flight(1).build().expect("settings");
-    standin.script([Step::Slow(Duration::from_millis(400))]);
+    standin.script([Step::Held]);
     let first = producer.send(message("first"));
     let second = async {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        producer.send_within(message("second"), Duration::from_millis(100)).await
+        standin.arrived(1).await;
+        let second = producer.send_within(message("second"), Duration::from_millis(100)).await;
+        standin.release();
+        second
     };
     let (first, second) = tokio::join!(first, second);
     first.expect("stored");

@@ -54,7 +54,7 @@ async fn refusals_are_told_apart_from_silence() {
     let started = Instant::now();
     let silent = consumer(&standin).receive(1, INVISIBLE, Duration::ZERO).await.expect_err("no answer");
     assert!(matches!(silent, ReceiveError::Unavailable(_)), "{silent:?}");
-    assert!(started.elapsed() < Duration::from_millis(3_500), "{:?}", started.elapsed());
+    assert!(started.elapsed() < Duration::from_millis(4_500), "{:?}", started.elapsed());
 
     let wrong = consumer(&standin).receive(33, INVISIBLE, SOON).await.expect_err("too many");
     assert!(matches!(wrong, ReceiveError::Invalid(_)), "{wrong:?}");
@@ -99,5 +99,5 @@ async fn an_ack_tells_expired_from_unknown() {
     let started = Instant::now();
     let unknown = consumer.ack(&messages[2]).await.expect_err("no answer that says anything");
     assert!(matches!(unknown, AckError::Unknown(_)), "{unknown:?}");
-    assert!(started.elapsed() < Duration::from_millis(1_300));
+    assert!(started.elapsed() < Duration::from_millis(2_500));
 }

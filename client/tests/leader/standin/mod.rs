@@ -38,6 +38,8 @@ pub enum Step {
     RefuseSeveral(i32),
     /// Takes this long, then stores.
     Slow(Duration),
+    /// Waits for [`Standin::release`], then stores.
+    Held,
 }
 
 /// A send as a node saw it.
@@ -49,7 +51,6 @@ pub struct Seen {
     pub client_id: String,
     pub bodies: Vec<String>,
     pub queues: Vec<i32>,
-    pub at: std::time::Instant,
 }
 
 impl Seen {
@@ -67,6 +68,7 @@ pub struct State {
     /// What routes name; the leader by default.
     pub route: Option<usize>,
     pub script: VecDeque<Step>,
+    pub released: bool,
     pub seen: Vec<Seen>,
     pub routes_asked: usize,
     pub statuses_asked: usize,
@@ -144,6 +146,18 @@ impl Standin {
     pub fn kill(&mut self, node: usize) {
         if let Some(runtime) = self.nodes[node].take() {
             runtime.shutdown_background();
+        }
+    }
+
+    /// Lets those go on that are [`Step::Held`].
+    pub fn release(&self) {
+        self.state.lock().released = true;
+    }
+
+    /// Waits until this many sends have arrived.
+    pub async fn arrived(&self, count: usize) {
+        while self.state.lock().seen.len() < count {
+            tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }
 

@@ -86,6 +86,12 @@ impl Node {
                 tokio::time::sleep(time).await;
                 Ok(answer(20_000, self.store(&seen)))
             }
+            Some(Step::Held) => {
+                while !self.state.lock().released {
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                }
+                Ok(answer(20_000, self.store(&seen)))
+            }
             Some(Step::Refuse(code, reason)) => {
                 let mut response = answer(code, Vec::new());
                 if let Some(reason) = reason {
@@ -213,8 +219,7 @@ impl MessagingService for Node {
             messages.iter().map(|message| String::from_utf8_lossy(&message.body).into_owned()).collect();
         let queue = |message: &v2::Message| message.system_properties.as_ref().expect("set").queue_id;
         let queues = messages.iter().map(queue).collect();
-        let at = std::time::Instant::now();
-        let seen = Seen { node: self.id, numbers, no_forward, client_id, bodies, queues, at };
+        let seen = Seen { node: self.id, numbers, no_forward, client_id, bodies, queues };
         self.state.lock().seen.push(seen.clone());
         if let Some(response) =
             self.redirect(|status| v2::SendMessageResponse { status, entries: Vec::new() })
