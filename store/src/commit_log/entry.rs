@@ -123,8 +123,9 @@ pub struct ItemRead {
     pub lease_time: u64,
 }
 
-/// Told once, on the writer thread, in the order of the calls: Ok when what was asked for survives a power cut. It must be
-/// short and must not call back into the log's blocking calls.
+/// Told once: Ok, on the writer thread and in the order of the calls, when what was asked for survives a power cut. After a
+/// failure everything that waits is told of it; what is asked for later is refused at once on the caller's thread. It must
+/// be short and must not call back into the log's blocking calls.
 pub type FlushCallback = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 
 /// Sizes of one log.
