@@ -86,7 +86,7 @@ fn run(cli: Cli) -> Result<Exit, MainError> {
     if let Err(unusable) = loaded.settings.validate() {
         return Err(loaded.reject(&unusable.key, unusable.problem).into());
     }
-    telemetry::init("info", LogFormat::default())?;
+    telemetry::init("info,openraft=warn", LogFormat::default())?;
     for name in &loaded.unknown_environment {
         tracing::warn!("environment variable {name} is no setting");
     }

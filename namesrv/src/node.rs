@@ -20,6 +20,9 @@ use crate::metrics::NameMetrics;
 use crate::name_state::NameState;
 use crate::peers::Peers;
 
+/// A proof of contact that is younger than this counts for signs of life; it is renewed each 3 s.
+const STILL_LEADS_MS: u64 = 5_000;
+
 /// What the parts of a name server share.
 pub struct Node {
     /// Name of the cluster.
@@ -113,6 +116,14 @@ impl Node {
         self.raft.read_barrier(until).await?;
         self.contact.proven(began);
         Ok(())
+    }
+
+    /// For what the leader decides from its own state: proves that it still leads, unless it did so just now.
+    pub async fn still_leads(&self, call: &Call) -> Result<(), NameError> {
+        match self.contact.age_ms(self.now_ms()) {
+            Some(age) if age < STILL_LEADS_MS => Ok(()),
+            _ => self.barrier(call.answer_by).await,
+        }
     }
 
     /// Refuses what would be answered from a state of unknown age.

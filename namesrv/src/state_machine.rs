@@ -8,8 +8,9 @@
 //! staged   broker group, 0, part u32 be      -> NameFull
 //! ```
 //!
-//! What always holds: the changes of one call are one batch together with the applied entry, and readers see them
-//! only afterwards, so a stamp never names an entry whose effects could be missing in the table.
+//! What always holds: the changes of one frame are one batch together with the applied entry. Readers see table and
+//! stamp change as one, and before the state is written: the entry is committed and flushed, so a crash in between
+//! applies it again, and nobody waits for RocksDB.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -130,13 +131,14 @@ impl Apply for NameApply {
             // One batch per frame: a digest mark sees the state after its own frame, however frames are grouped.
             let mut batch = WriteBatch::new();
             let mut marks = Vec::new();
-            state.update(|shown| -> Result<(), ApplyError> {
-                results.push(self.apply_frame(shown, frame, &mut batch, &mut marks)?);
-                batch.set_applied(frame.id);
-                self.store.state().write(&batch)?;
+            let answers = state.update(|shown| {
+                let answers = self.apply_frame(shown, frame, &mut batch, &mut marks);
                 shown.applied = Some(frame.id);
-                Ok(())
+                answers
             })?;
+            results.push(answers);
+            batch.set_applied(frame.id);
+            self.store.state().write(&batch)?;
             for mark in marks {
                 state.digests().take(mark, frame.id.index, self.store.state().as_ref(), &self.log)?;
             }

@@ -90,7 +90,11 @@ async fn decide_here(
     node.liveness.lead(term, node.now_ms());
     let group = report.broker_group.clone();
     let outcome = match look(node, &report) {
-        Known::Answer(outcome) => outcome,
+        Known::Answer(outcome) => {
+            // A leader that was replaced without noticing must not keep a broker group from reporting elsewhere.
+            node.still_leads(call).await?;
+            outcome
+        }
         Known::News => node.propose(term, &Command::Report(report), call.answer_by).await?.outcome(),
     };
     if matches!(outcome, Outcome::Applied | Outcome::Unchanged | Outcome::Staged | Outcome::Resync) {
