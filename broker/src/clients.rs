@@ -32,7 +32,11 @@ impl Client {
         use v2::ClientType as T;
         matches!(
             T::try_from(self.client_type),
-            Ok(T::PushConsumer | T::SimpleConsumer | T::PullConsumer | T::LitePushConsumer | T::LiteSimpleConsumer)
+            Ok(T::PushConsumer
+                | T::SimpleConsumer
+                | T::PullConsumer
+                | T::LitePushConsumer
+                | T::LiteSimpleConsumer)
         )
     }
 }
@@ -51,7 +55,15 @@ impl Clients {
     }
 
     /// Notes a sign of life. A client that comes back with the same id replaces its former entry.
-    pub fn seen(&self, id: &str, language: &str, version: &str, client_type: i32, group: &str, node: Option<&str>) {
+    pub fn seen(
+        &self,
+        id: &str,
+        language: &str,
+        version: &str,
+        client_type: i32,
+        group: &str,
+        node: Option<&str>,
+    ) {
         let mut known = self.known.lock();
         if known.len() >= self.limit && !known.contains_key(id) {
             let now = Instant::now();

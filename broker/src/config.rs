@@ -249,7 +249,10 @@ impl Config {
                 return Err(wrong(format!("{key}.name"), format!("`{}` is listed twice", group.name)));
             }
             if group.members.len() > 9 {
-                return Err(wrong(format!("{key}.members"), format!("{} members; 1 to 9 allowed", group.members.len())));
+                return Err(wrong(
+                    format!("{key}.members"),
+                    format!("{} members; 1 to 9 allowed", group.members.len()),
+                ));
             }
             for (at, member) in group.members.iter().enumerate() {
                 let key = format!("{key}.members[{at}]");
@@ -276,7 +279,10 @@ impl LogSection {
         in_range("log.frame_limit", self.frame_limit.into(), 16 << 10, 8 << 20)?;
         in_range("log.segment_size", self.segment_size, 64 << 10, 8 << 30)?;
         if !self.segment_size.is_multiple_of(4_096) {
-            return Err(wrong("log.segment_size", format!("{} is not a multiple of 4096", self.segment_size)));
+            return Err(wrong(
+                "log.segment_size",
+                format!("{} is not a multiple of 4096", self.segment_size),
+            ));
         }
         if self.segment_size < 2 * u64::from(self.frame_limit) {
             let problem = format!("{} is less than two frames of {}", self.segment_size, self.frame_limit);
@@ -302,7 +308,8 @@ impl Limits {
         in_range("limits.leader_wait_ms_max", self.leader_wait_ms_max, 0, 10_000)?;
         in_range("limits.commit_wait_ms_max", self.commit_wait_ms_max, 100, 60_000)?;
         if self.in_flight_bytes_max < 2 * u64::from(self.body_bytes_max) {
-            let problem = format!("{} is less than two bodies of {}", self.in_flight_bytes_max, self.body_bytes_max);
+            let problem =
+                format!("{} is less than two bodies of {}", self.in_flight_bytes_max, self.body_bytes_max);
             return Err(wrong("limits.in_flight_bytes_max", problem));
         }
         Ok(())

@@ -120,7 +120,9 @@ impl Forward {
                 return respond(call, Some(&now_leads), Err(error.into()));
             } else if let Some(leader) = now_leads.leader.as_ref().filter(|_| !now_leads.me) {
                 match self.send(call, leader, &leadership, &remote).await {
-                    Sent::Answered(response) if !status::not_proposed(response.get_ref().code()) => return response,
+                    Sent::Answered(response) if !status::not_proposed(response.get_ref().code()) => {
+                        return response;
+                    }
                     Sent::Answered(_) => BrokerError::NotLeader { leader: None },
                     Sent::NotSent => BrokerError::NotLeader { leader: now_leads.leader.clone() },
                     Sent::Unknown(reason) => {

@@ -10,7 +10,8 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use mq_protocol::cluster::{
-    ItemResult, SubscriptionGroupCommand, TopicCommand, item_result, subscription_group_command, topic_command,
+    ItemResult, SubscriptionGroupCommand, TopicCommand, item_result, subscription_group_command,
+    topic_command,
 };
 use mq_protocol::command;
 use mq_raft::{Leadership, RaftGroup, ReadError};
@@ -89,7 +90,8 @@ impl BrokerGroup {
 
     /// Where clients reach the leader: the present one, else the last one that was seen.
     pub fn leader_client_address(&self) -> Option<String> {
-        let present = self.raft.leadership().borrow().leader.as_ref().map(|leader| leader.client_address.clone());
+        let present =
+            self.raft.leadership().borrow().leader.as_ref().map(|leader| leader.client_address.clone());
         let mut last = self.last_leader.lock();
         if let Some(present) = present.filter(|address| !address.is_empty()) {
             *last = Some(present);
@@ -139,7 +141,10 @@ impl BrokerGroup {
     }
 
     /// The subscription group, made now when `create` is set.
-    pub async fn require_subscription_group(&self, call: Lookup<'_>) -> Result<Arc<SubscriptionGroup>, BrokerError> {
+    pub async fn require_subscription_group(
+        &self,
+        call: Lookup<'_>,
+    ) -> Result<Arc<SubscriptionGroup>, BrokerError> {
         let view = &self.open()?.view;
         if let Some(group) = view.group(call.namespace, call.name) {
             return Ok(group);

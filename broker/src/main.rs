@@ -23,6 +23,10 @@ use mq_store::{Backend, OsFileSystem};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+/// What is logged unless `MQ_LOG` says otherwise. Of openraft errors only: it warns at each try to reach a member.
+const LOG: &str = "info,openraft=error";
+const DEV_LOG: &str = "warn,openraft=error";
+
 /// An orderly stop may take this long; then the process ends as it is, which loses nothing.
 const STOP_MAX: Duration = Duration::from_secs(30);
 
@@ -78,8 +82,11 @@ impl MainError {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    match run(cli) {
+    // The allocator asks for huge pages, half of which would stay empty in a process this small.
+    if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {
+        eprintln!("huge pages stay on: {error}");
+    }
+    match run(Cli::parse()) {
         Ok(exit) => exit.into(),
         Err(error) => {
             eprintln!("error: {error}");
@@ -102,7 +109,7 @@ fn run(cli: Cli) -> Result<Exit, MainError> {
             (loaded.settings, None)
         }
     };
-    telemetry::init(if dev.is_some() { "warn" } else { "info" }, LogFormat::default())?;
+    telemetry::init(if dev.is_some() { DEV_LOG } else { LOG }, LogFormat::default())?;
     let system = |what| move |source| MainError::System { what, source };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .thread_name("client")
@@ -141,19 +148,22 @@ async fn serve(config: Config, dev: Option<&dev::Prepared>) -> Result<Exit, Main
     admin_http::serve(&tasks, "metrics", metrics_port, admin_http::metrics_routes(metrics));
     admin_http::serve(&tasks, "probes", admin_port, admin_http::probe_routes(Arc::new(probe)));
     if let Some(dev) = dev {
-        dev.announce(&broker, &config).await;
+        let stopping = shutdown.token();
+        stopping.run_until_cancelled(dev.announce(&broker, &config)).await;
     }
     shutdown.wait(&mut signals).await;
     let exit = shutdown.exit();
-    if exit != Exit::Disk {
-        tokio::select! {
-            ended = tokio::time::timeout(STOP_MAX, broker.stop()) => {
-                if ended.is_err() {
-                    tracing::warn!("did not stop in {STOP_MAX:?}; ending as it is");
-                }
+    if exit == Exit::Disk {
+        // Nothing may wait for that disk any more, destructors included. A restart recovers from the log.
+        std::process::exit(exit.code().into());
+    }
+    tokio::select! {
+        ended = tokio::time::timeout(STOP_MAX, broker.stop()) => {
+            if ended.is_err() {
+                tracing::warn!("did not stop in {STOP_MAX:?}; ending as it is");
             }
-            name = signals.next() => tracing::warn!("{name} again, stopping at once"),
         }
+        name = signals.next() => tracing::warn!("{name} again, stopping at once"),
     }
     tasks.shutdown().stop();
     tasks.wait(Duration::from_secs(1)).await;

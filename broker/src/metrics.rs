@@ -147,20 +147,52 @@ impl Metrics {
         registry.register("rocketmq_messages_out", "Messages delivered", self.messages_out.clone());
         registry.register("rocketmq_throughput_out", "Bytes of bodies delivered", self.bytes_out.clone());
         registry.register("rocketmq_rpc_latency", "Time of a call in ms", self.rpc_latency.clone());
-        registry.register("rocketmq_producer_connections", "Producers seen lately", self.producer_connections.clone());
-        registry.register("rocketmq_consumer_connections", "Consumers seen lately", self.consumer_connections.clone());
+        registry.register(
+            "rocketmq_producer_connections",
+            "Producers seen lately",
+            self.producer_connections.clone(),
+        );
+        registry.register(
+            "rocketmq_consumer_connections",
+            "Consumers seen lately",
+            self.consumer_connections.clone(),
+        );
         registry.register("rocketmq_topic_number", "Topics", self.topics.clone());
-        registry.register("rocketmq_consumer_group_number", "Subscription groups", self.subscription_groups.clone());
-        registry.register("raftmq_repeats", "Sends answered with the place of an earlier one", self.repeats.clone());
-        registry.register("raftmq_in_flight_messages", "Deliveries not settled", self.in_flight_messages.clone());
-        registry.register("raftmq_uncommitted_bytes", "Bytes proposed, not applied", self.uncommitted_bytes.clone());
+        registry.register(
+            "rocketmq_consumer_group_number",
+            "Subscription groups",
+            self.subscription_groups.clone(),
+        );
+        registry.register(
+            "raftmq_repeats",
+            "Sends answered with the place of an earlier one",
+            self.repeats.clone(),
+        );
+        registry.register(
+            "raftmq_in_flight_messages",
+            "Deliveries not settled",
+            self.in_flight_messages.clone(),
+        );
+        registry.register(
+            "raftmq_uncommitted_bytes",
+            "Bytes proposed, not applied",
+            self.uncommitted_bytes.clone(),
+        );
         registry.register("raftmq_term", "Newest term seen", self.term.clone());
         registry.register("raftmq_leader", "1 while this member leads", self.leader.clone());
         registry.register("raftmq_last_index", "Last log index here", self.last_index.clone());
-        registry.register("raftmq_committed_index", "Last committed log index known", self.committed_index.clone());
+        registry.register(
+            "raftmq_committed_index",
+            "Last committed log index known",
+            self.committed_index.clone(),
+        );
         registry.register("raftmq_applied_index", "Last applied log index here", self.applied_index.clone());
         registry.register("raftmq_log_bytes", "Bytes of the CommitLog", self.log_bytes.clone());
-        registry.register("raftmq_member_lag_entries", "Entries a member lacks (leader only)", self.member_lag.clone());
+        registry.register(
+            "raftmq_member_lag_entries",
+            "Entries a member lacks (leader only)",
+            self.member_lag.clone(),
+        );
         registry.register("raftmq_term_changes", "Terms begun since the start", self.leader_changes.clone());
     }
 

@@ -48,7 +48,12 @@ enum Round {
 }
 
 /// Reports until stopped.
-pub async fn run(cluster: String, group: Arc<BrokerGroup>, servers: Arc<NameServers>, stop: CancellationToken) {
+pub async fn run(
+    cluster: String,
+    group: Arc<BrokerGroup>,
+    servers: Arc<NameServers>,
+    stop: CancellationToken,
+) {
     if servers.is_empty() {
         return;
     }
@@ -70,7 +75,9 @@ impl Reporter {
         let mut leadership = self.group.leadership();
         let mut told = Told::default();
         loop {
-            let Ok(now) = leadership.wait_for(|now| now.me && now.ready).await.map(|now| now.clone()) else { return };
+            let Ok(now) = leadership.wait_for(|now| now.me && now.ready).await.map(|now| now.clone()) else {
+                return;
+            };
             let Ok(open) = self.group.open() else {
                 tokio::time::sleep(RETRY_AFTER).await;
                 continue;
@@ -121,7 +128,9 @@ impl Reporter {
                 told.index = None;
                 Round::Failed
             }
-            Some(answer) if answer.result.as_ref().is_some_and(|result| result.code != v2::Code::Ok as i32) => {
+            Some(answer)
+                if answer.result.as_ref().is_some_and(|result| result.code != v2::Code::Ok as i32) =>
+            {
                 let text = answer.result.map(|result| result.message).unwrap_or_default();
                 tracing::warn!(group = self.group.name, text, "the name servers refused a report");
                 Round::Failed
@@ -204,7 +213,8 @@ fn increment(
     let differs = |(name, topic): &(&(String, String), &Arc<Topic>)| before.get(*name) != Some(*topic);
     let changed = after.iter().filter(differs).map(|(_, topic)| topic_info(topic)).collect();
     let gone = before.keys().filter(|name| !after.contains_key(*name));
-    let removed = gone.map(|(namespace, name)| TopicName { namespace: namespace.clone(), name: name.clone() });
+    let removed =
+        gone.map(|(namespace, name)| TopicName { namespace: namespace.clone(), name: name.clone() });
     IncrementReport { from, to, changed, removed: removed.collect() }
 }
 

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use mq_protocol::cluster::registry_client::RegistryClient;
 use mq_protocol::cluster::{
-    BrokerGroupInfo, GetClusterRequest, GetTopicRouteRequest, ListTopicRoutesRequest, TopicRoute, TopicRouteGroup,
+    BrokerGroupInfo, GetClusterRequest, GetTopicRouteRequest, ListTopicRoutesRequest, TopicRoute,
+    TopicRouteGroup,
 };
 use mq_protocol::v2;
 use mq_raft::{LeaderInfo, Leadership};
@@ -57,7 +58,8 @@ impl NameServers {
         for step in 0..self.addresses.len() {
             let at = (first + step) % self.addresses.len();
             let Ok(channel) = self.forward.channel(&self.addresses[at]) else { continue };
-            let client = RegistryClient::new(channel).max_decoding_message_size(crate::forward::MESSAGE_BYTES_MAX);
+            let client =
+                RegistryClient::new(channel).max_decoding_message_size(crate::forward::MESSAGE_BYTES_MAX);
             let until = deadline.min(Instant::now() + ASK_MAX);
             if let Ok(Ok(answer)) = tokio::time::timeout_at(until.into(), call(client)).await {
                 *self.good.lock() = at;
@@ -152,7 +154,9 @@ impl Routes {
 
     async fn refresh(&self) {
         let deadline = || Instant::now() + Duration::from_secs(2);
-        let ask = |mut client: RegistryClient<Channel>| async move { client.get_cluster(GetClusterRequest {}).await };
+        let ask = |mut client: RegistryClient<Channel>| async move {
+            client.get_cluster(GetClusterRequest {}).await
+        };
         let Some(cluster) = self.servers.ask(deadline(), ask).await else { return };
         let others: Vec<_> =
             cluster.groups.into_iter().filter(|group| !self.own.contains(&group.broker_group)).collect();
@@ -201,7 +205,8 @@ impl Routes {
                 client_address: member.client_address.clone(),
             });
             let now = Leadership { term: Term(group.term), leader, me: false, ready: false };
-            let known = leaders.entry(group.broker_group.clone()).or_insert_with(|| watch::Sender::new(now.clone()));
+            let known =
+                leaders.entry(group.broker_group.clone()).or_insert_with(|| watch::Sender::new(now.clone()));
             known.send_if_modified(|before| {
                 let changed = *before != now;
                 *before = now;

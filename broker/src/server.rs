@@ -9,8 +9,8 @@ use std::time::Duration;
 use mq_protocol::cluster::broker_admin_server::BrokerAdminServer;
 use mq_protocol::v2::messaging_service_server::MessagingServiceServer;
 use mq_raft::{Fatal, GroupConfig, MemberConfig, RaftGroup, Role, Timers, Transport};
-use mq_runtime::clock::Clock;
 use mq_runtime::admin_http::BindError;
+use mq_runtime::clock::Clock;
 use mq_runtime::exit::Exit;
 use mq_runtime::random::Random;
 use mq_runtime::shutdown::Shutdown;
@@ -132,9 +132,18 @@ impl Broker {
 
         let tasks = Tasks::new(shutdown);
         let left = Arc::new(AtomicUsize::new(config.broker.group.len()));
-        let mut groups = Vec::new();
+        let mut groups: Vec<Arc<BrokerGroup>> = Vec::new();
         for section in &config.broker.group {
-            groups.push(start_group(&config, section, &transport, &deps, &left, &tasks).await?);
+            match start_group(&config, section, &transport, &deps, &left, &tasks).await {
+                Ok(group) => groups.push(group),
+                Err(error) => {
+                    // What runs already lets its files and ports go.
+                    tasks.shutdown().stop();
+                    futures::future::join_all(groups.iter().map(|group| group.raft.shutdown())).await;
+                    transport.stop().await;
+                    return Err(error);
+                }
+            }
         }
         let parts = Parts::new(&config, &deps, Groups::new(groups), tasks.clone());
         parts.run_background(&config);
@@ -217,9 +226,11 @@ impl Taken {
         let node = config.node.clone();
         let members = config.broker.group.iter_mut().flat_map(|group| &mut group.members);
         for member in members.filter(|member| member.node == node) {
-            for (address, taken) in
-                [(&mut member.raft, self.raft), (&mut member.api, self.api), (&mut member.client, self.client)]
-            {
+            for (address, taken) in [
+                (&mut member.raft, self.raft),
+                (&mut member.api, self.api),
+                (&mut member.client, self.client),
+            ] {
                 if let Some(host) = address.strip_suffix(":0") {
                     *address = format!("{host}:{}", taken.port());
                 }
@@ -346,7 +357,8 @@ impl Parts {
     fn run_background(&self, config: &Config) {
         let MessagingApi { groups, routes, clients, metrics, tasks, stopping, .. } = &self.messaging;
         for group in groups.iter() {
-            let (cluster, group, servers) = (config.cluster.clone(), Arc::clone(group), Arc::clone(&self.servers));
+            let (cluster, group, servers) =
+                (config.cluster.clone(), Arc::clone(group), Arc::clone(&self.servers));
             let run = registration::run(cluster, group, servers, stopping.clone());
             tasks.spawn("registration", OnError::StopProcess, run);
         }

@@ -8,11 +8,11 @@ use mq_protocol::cluster::broker_admin_client::BrokerAdminClient;
 use mq_protocol::cluster::broker_admin_server::BrokerAdmin;
 use mq_protocol::cluster::{
     AdminResult, DeleteSubscriptionGroupRequest, DeleteTopicRequest, DigestMarkCommand, GetStatusRequest,
-    GetStatusResponse, GroupStatus, ItemResult, ListSubscriptionGroupsRequest, ListSubscriptionGroupsResponse,
-    ListTopicsRequest, ListTopicsResponse, MarkDigestRequest, MarkDigestResponse, PutSubscriptionGroupRequest,
-    PutTopicRequest, QueueInfo, ReadDigestRequest, ReadDigestResponse, SubscriptionGroupCommand,
-    SubscriptionGroupInfo, TopicCommand, TransferLeadershipRequest, item_result, subscription_group_command,
-    topic_command,
+    GetStatusResponse, GroupStatus, ItemResult, ListSubscriptionGroupsRequest,
+    ListSubscriptionGroupsResponse, ListTopicsRequest, ListTopicsResponse, MarkDigestRequest,
+    MarkDigestResponse, PutSubscriptionGroupRequest, PutTopicRequest, QueueInfo, ReadDigestRequest,
+    ReadDigestResponse, SubscriptionGroupCommand, SubscriptionGroupInfo, TopicCommand,
+    TransferLeadershipRequest, item_result, subscription_group_command, topic_command,
 };
 use mq_protocol::{command, v2};
 use mq_raft::{GroupStatusView, TransferError};
@@ -50,7 +50,13 @@ pub struct AdminApi {
 
 impl AdminApi {
     /// Serves a call at the leader of the named group.
-    async fn at_leader<A, T, L, LF, R, RF>(&self, request: Request<T>, name: &str, local: L, remote: R) -> Response<A>
+    async fn at_leader<A, T, L, LF, R, RF>(
+        &self,
+        request: Request<T>,
+        name: &str,
+        local: L,
+        remote: R,
+    ) -> Response<A>
     where
         A: Answer,
         T: Clone,
@@ -94,7 +100,10 @@ impl AdminApi {
 
 #[tonic::async_trait]
 impl BrokerAdmin for AdminApi {
-    async fn get_status(&self, request: Request<GetStatusRequest>) -> Result<Response<GetStatusResponse>, Status> {
+    async fn get_status(
+        &self,
+        request: Request<GetStatusRequest>,
+    ) -> Result<Response<GetStatusResponse>, Status> {
         let asked = request.into_inner().group;
         let groups = self.groups.iter().filter(|group| asked.is_empty() || group.name == asked);
         Ok(Response::new(GetStatusResponse {
@@ -110,11 +119,15 @@ impl BrokerAdmin for AdminApi {
             let command = topic_command(&request)?;
             Ok(changed(&group.put_topic(&command, term, deadline).await?, &command.name))
         };
-        let remote = |mut client: BrokerAdminClient<Channel>, request| async move { client.put_topic(request).await };
+        let remote =
+            |mut client: BrokerAdminClient<Channel>, request| async move { client.put_topic(request).await };
         Ok(self.at_leader(request, &group, local, remote).await)
     }
 
-    async fn delete_topic(&self, request: Request<DeleteTopicRequest>) -> Result<Response<AdminResult>, Status> {
+    async fn delete_topic(
+        &self,
+        request: Request<DeleteTopicRequest>,
+    ) -> Result<Response<AdminResult>, Status> {
         let group = request.get_ref().group.clone();
         let local = |group: Arc<BrokerGroup>, request: DeleteTopicRequest, term, deadline| async move {
             let command = TopicCommand {
@@ -125,12 +138,16 @@ impl BrokerAdmin for AdminApi {
             };
             Ok(changed(&group.put_topic(&command, term, deadline).await?, &command.name))
         };
-        let remote =
-            |mut client: BrokerAdminClient<Channel>, request| async move { client.delete_topic(request).await };
+        let remote = |mut client: BrokerAdminClient<Channel>, request| async move {
+            client.delete_topic(request).await
+        };
         Ok(self.at_leader(request, &group, local, remote).await)
     }
 
-    async fn list_topics(&self, request: Request<ListTopicsRequest>) -> Result<Response<ListTopicsResponse>, Status> {
+    async fn list_topics(
+        &self,
+        request: Request<ListTopicsRequest>,
+    ) -> Result<Response<ListTopicsResponse>, Status> {
         let group = request.get_ref().group.clone();
         let local = |group: Arc<BrokerGroup>, request: ListTopicsRequest, _, _| async move {
             let view = &group.open()?.view;
@@ -149,8 +166,9 @@ impl BrokerAdmin for AdminApi {
             }
             Ok(ListTopicsResponse { result: Some(done(false)), topics })
         };
-        let remote =
-            |mut client: BrokerAdminClient<Channel>, request| async move { client.list_topics(request).await };
+        let remote = |mut client: BrokerAdminClient<Channel>, request| async move {
+            client.list_topics(request).await
+        };
         Ok(self.at_leader(request, &group, local, remote).await)
     }
 
@@ -204,7 +222,10 @@ impl BrokerAdmin for AdminApi {
         Ok(self.at_leader(request, &group, local, remote).await)
     }
 
-    async fn mark_digest(&self, request: Request<MarkDigestRequest>) -> Result<Response<MarkDigestResponse>, Status> {
+    async fn mark_digest(
+        &self,
+        request: Request<MarkDigestRequest>,
+    ) -> Result<Response<MarkDigestResponse>, Status> {
         let group = request.get_ref().group.clone();
         let mark = self.random.u64();
         let local = |group: Arc<BrokerGroup>, _: MarkDigestRequest, term, deadline| async move {
@@ -212,16 +233,22 @@ impl BrokerAdmin for AdminApi {
             let result = group.propose_one(item, "digest mark", term, deadline).await?;
             Ok(MarkDigestResponse { result: Some(done(false)), mark, index: result.index })
         };
-        let remote =
-            |mut client: BrokerAdminClient<Channel>, request| async move { client.mark_digest(request).await };
+        let remote = |mut client: BrokerAdminClient<Channel>, request| async move {
+            client.mark_digest(request).await
+        };
         Ok(self.at_leader(request, &group, local, remote).await)
     }
 
-    async fn read_digest(&self, request: Request<ReadDigestRequest>) -> Result<Response<ReadDigestResponse>, Status> {
+    async fn read_digest(
+        &self,
+        request: Request<ReadDigestRequest>,
+    ) -> Result<Response<ReadDigestResponse>, Status> {
         let request = request.into_inner();
         let group = match self.group(&request.group) {
             Ok(group) => group,
-            Err(refusal) => return Ok(Response::new(ReadDigestResponse::refused(status::of(&refusal.into())))),
+            Err(refusal) => {
+                return Ok(Response::new(ReadDigestResponse::refused(status::of(&refusal.into()))));
+            }
         };
         let report = group.open().ok().and_then(|open| open.view.digest(request.mark));
         let Some(report) = report else {
@@ -248,7 +275,9 @@ impl BrokerAdmin for AdminApi {
                 Ok(()) => Ok(done(true)),
                 Err(TransferError::NotLeader { leader }) => Err(BrokerError::NotLeader { leader }.into()),
                 Err(TransferError::NoTarget(text)) => Err(Refusal::BadRequest(text).into()),
-                Err(TransferError::Deadline) => Err(BrokerError::Unknown { reason: "no new leader in time" }.into()),
+                Err(TransferError::Deadline) => {
+                    Err(BrokerError::Unknown { reason: "no new leader in time" }.into())
+                }
                 Err(TransferError::Stopped) => Err(BrokerError::Stopped.into()),
             }
         };
@@ -280,9 +309,12 @@ fn topic_command(request: &PutTopicRequest) -> Result<TopicCommand, Refusal> {
     if let Some(permission) = request.permission.filter(|permission| !matches!(permission, 0 | 2 | 4 | 6)) {
         return Err(Refusal::BadRequest(format!("permission {permission}; allowed are 0, 2, 4 and 6")));
     }
-    let known = |number: &u32| i32::try_from(*number).is_ok_and(|n| n > 0 && v2::MessageType::try_from(n).is_ok());
+    let known =
+        |number: &u32| i32::try_from(*number).is_ok_and(|n| n > 0 && v2::MessageType::try_from(n).is_ok());
     if let Some(kind) = request.message_type.filter(|number| !known(number)) {
-        return Err(Refusal::BadRequest(format!("message type {kind}; allowed are 1 (NORMAL) to 6 (PRIORITY)")));
+        return Err(Refusal::BadRequest(format!(
+            "message type {kind}; allowed are 1 (NORMAL) to 6 (PRIORITY)"
+        )));
     }
     let action =
         if request.create_only { topic_command::Action::Create } else { topic_command::Action::Upsert };
@@ -296,7 +328,9 @@ fn topic_command(request: &PutTopicRequest) -> Result<TopicCommand, Refusal> {
     })
 }
 
-fn subscription_group_command(request: PutSubscriptionGroupRequest) -> Result<SubscriptionGroupCommand, Refusal> {
+fn subscription_group_command(
+    request: PutSubscriptionGroupRequest,
+) -> Result<SubscriptionGroupCommand, Refusal> {
     let name = v2::Resource { resource_namespace: request.namespace.clone(), name: request.name.clone() };
     admit::group_name(&name)?;
     if request.max_attempts == Some(0) {

@@ -115,7 +115,10 @@ pub fn common<'a>(statuses: impl IntoIterator<Item = &'a Status>) -> Status {
 pub fn for_rust_5_0_0(code: i32) -> i32 {
     let known = match Code::try_from(code) {
         Ok(
-            Code::MessageBodyEmpty | Code::IllegalOffset | Code::IllegalLiteTopic | Code::InvalidClientProperties,
+            Code::MessageBodyEmpty
+            | Code::IllegalOffset
+            | Code::IllegalLiteTopic
+            | Code::InvalidClientProperties,
         ) => Code::BadRequest,
         Ok(Code::OffsetNotFound) => Code::NotFound,
         Ok(Code::LiteTopicQuotaExceeded | Code::LiteSubscriptionQuotaExceeded) => Code::TooManyRequests,

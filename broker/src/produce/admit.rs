@@ -9,7 +9,10 @@ use crate::config::Limits;
 use crate::refusal::Refusal;
 
 /// Checks a send request and returns the topic that all its messages name.
-pub fn request<'a>(request: &'a v2::SendMessageRequest, limits: &Limits) -> Result<&'a v2::Resource, Refusal> {
+pub fn request<'a>(
+    request: &'a v2::SendMessageRequest,
+    limits: &Limits,
+) -> Result<&'a v2::Resource, Refusal> {
     let first = request.messages.first().ok_or(Refusal::Batch("the request holds no message"))?;
     if request.messages.iter().any(|message| message.topic != first.topic) {
         return Err(Refusal::Batch("the messages of one request must have one topic"));
@@ -115,7 +118,9 @@ mod tests {
 
     #[test]
     fn clients_send_to_ordinary_topics_only() {
-        for name in ["../../x", "a b", "a.b", "", "TBW102", "rmq_sys_x", "%DLQ%g", "%RETRY%g", &"t".repeat(128)] {
+        for name in
+            ["../../x", "a b", "a.b", "", "TBW102", "rmq_sys_x", "%DLQ%g", "%RETRY%g", &"t".repeat(128)]
+        {
             let mut message = valid();
             message.topic = Some(v2::Resource { name: name.into(), ..Default::default() });
             let sent = v2::SendMessageRequest { messages: vec![message] };

@@ -18,7 +18,12 @@ use crate::refusal::{CallError, Refusal};
 const UNKNOWN_HOST: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 /// The `at`-th message of a call as an item.
-pub fn item(call: &Produce<'_>, at: u64, message: &v2::Message, queue: u32) -> Result<EncodedItem, CallError> {
+pub fn item(
+    call: &Produce<'_>,
+    at: u64,
+    message: &v2::Message,
+    queue: u32,
+) -> Result<EncodedItem, CallError> {
     let arrival = Arrival {
         queue_id: queue,
         received_ms: call.received_ms,

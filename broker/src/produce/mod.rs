@@ -46,7 +46,10 @@ impl BrokerGroup {
     /// Stores messages of one topic: one result per message, in order. Whoever gets an OK result may forget the
     /// message: it is fsynced on a majority of the group and visible to consumers here. All messages of a call lie
     /// in one frame. An error of the whole call means that nothing was stored, unless it is `Unknown`.
-    pub async fn produce(&self, call: &Produce<'_>) -> Result<Vec<Result<MessageResult, BrokerError>>, CallError> {
+    pub async fn produce(
+        &self,
+        call: &Produce<'_>,
+    ) -> Result<Vec<Result<MessageResult, BrokerError>>, CallError> {
         let topic = &call.topic;
         if !topic.writable() {
             return Err(BrokerError::NotWritable { topic: topic.name.clone() }.into());
@@ -72,7 +75,9 @@ impl BrokerGroup {
             let result = decode_result(Some(bytes))?;
             match BrokerError::from_result(&result, &topic.name) {
                 Some(error) => Err(error),
-                None => result.message.ok_or_else(|| BrokerError::Internal { detail: "no message result".into() }),
+                None => {
+                    result.message.ok_or_else(|| BrokerError::Internal { detail: "no message result".into() })
+                }
             }
         };
         Ok(proposed.results.iter().map(result).collect())

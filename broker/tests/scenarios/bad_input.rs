@@ -1,6 +1,5 @@
 //! Bad input gets its code and a sentence, and changes nothing.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::{
@@ -272,17 +271,15 @@ async fn ports_in_use_and_locked_folders_are_named() {
         let mut other = configs[0].clone();
         change(&mut other);
         let shutdown = mq_runtime::shutdown::Shutdown::new();
-        let exit = match mq_broker::Broker::start(other, crate::support::deps(), shutdown.clone()).await {
-            Err(error) => error.exit(),
+        let (exit, text) = match mq_broker::Broker::start(other, crate::support::deps(), shutdown.clone()).await {
+            Err(error) => (error.exit(), error.to_string()),
             Ok(broker) => {
-                tokio::time::timeout(Duration::from_secs(10), shutdown.token().cancelled())
-                    .await
-                    .expect("it stops");
-                let exit = shutdown.exit();
-                Arc::new(broker);
-                exit
+                let stops = tokio::time::timeout(Duration::from_secs(10), shutdown.token().cancelled()).await;
+                stops.expect("it stops by itself");
+                broker.stop().await;
+                (shutdown.exit(), shutdown.failure().map(|failure| failure.reason).unwrap_or_default())
             }
         };
-        assert_eq!(exit.code(), 72);
+        assert_eq!(exit.code(), 72, "{text}");
     }
 }

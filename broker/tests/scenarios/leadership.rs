@@ -30,6 +30,12 @@ async fn a_client_that_goes_to_leaders_itself_is_told_where_the_leader_is() {
     // Nothing was stored by the refused call: the first message of the chosen queue has offset 0.
     let answer = Client::of(&configs[first]).with("x-mq-no-forward", "1").send(message("t", "y")).await;
     assert_eq!((code(&answer.status), answer.entries[0].offset), (OK, 0));
+    // A forwarded call is not forwarded again; only the API port believes that a call is one.
+    let forwarded = |address: &str| Client::new(address).with("x-mq-forwarded", "b9");
+    let answer = forwarded(&configs[follower].api_listen).send(message("t", "z")).await;
+    assert_eq!(code(&answer.status), 50_002);
+    let answer = forwarded(&configs[follower].client_listen).send(message("t", "z")).await;
+    assert_eq!(code(&answer.status), OK);
     // Receives and acks are told the same way.
     let (code_, _) = direct.receive(crate::support::receive("g", "t", 5_000)).await;
     assert_eq!(code_, 50_002);

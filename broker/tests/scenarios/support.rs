@@ -78,8 +78,15 @@ pub fn dev(folder: &Path) -> Config {
     config
 }
 
-/// Starts brokers and waits until all of them know a leader that is ready.
+/// Starts the brokers of a group and waits until one of them leads.
 pub async fn start(configs: &[Config]) -> Vec<Broker> {
+    let brokers = join(configs).await;
+    until("a leader is ready", async || leader(&brokers).is_some()).await;
+    brokers
+}
+
+/// Starts brokers and waits until all of them know a leader.
+pub async fn join(configs: &[Config]) -> Vec<Broker> {
     let mut brokers = Vec::new();
     for config in configs {
         brokers.push(Broker::start(config.clone(), deps(), Shutdown::new()).await.expect("starts"));
@@ -87,7 +94,6 @@ pub async fn start(configs: &[Config]) -> Vec<Broker> {
     for broker in &brokers {
         until("a broker is ready", async || broker.readiness()().ready).await;
     }
-    until("a leader is ready", async || leader(&brokers).is_some()).await;
     brokers
 }
 

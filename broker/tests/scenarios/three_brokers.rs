@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use crate::support::{
-    Client, OK, cluster, code, digests, leader, message, put_group, put_topic, receive, start, until,
+    Client, OK, cluster, code, digests, join, leader, message, put_group, put_topic, receive, start, until,
 };
 use mq_protocol::v2;
 
@@ -75,7 +75,7 @@ async fn acked_messages_survive_the_leader_and_all_nodes_serve() {
     assert_eq!(survivor.receive(receive("g", "t", 300)).await.0, 40_401);
 
     // The killed one comes back, catches up, and is equal.
-    brokers.extend(start(&configs[first..=first]).await.into_iter());
+    brokers.extend(join(&configs[first..=first]).await);
     until("all nodes know a leader", async || leader(&brokers).is_some()).await;
     let all = digests(&configs).await;
     assert!(all.iter().all(|digest| *digest == all[0]), "replicas are equal");

@@ -77,7 +77,8 @@ impl CallContext {
     }
 
     fn parse(metadata: &MetadataMap, port: Port, peer: Option<SocketAddr>) -> Result<Self, Refusal> {
-        let text = |name: &str| metadata.get(name).and_then(|value| value.to_str().ok()).unwrap_or("").to_owned();
+        let text =
+            |name: &str| metadata.get(name).and_then(|value| value.to_str().ok()).unwrap_or("").to_owned();
         let language_text = text(headers::LANGUAGE);
         let version = text(headers::CLIENT_VERSION);
         let language = match language_text.as_str() {
@@ -85,21 +86,20 @@ impl CallContext {
             "RUST" if version == "5.0.0" => Language::Rust500,
             _ => Language::Other,
         };
-        let timeout = match metadata.get("grpc-timeout") {
-            None => None,
-            Some(value) => Some(
-                value
-                    .to_str()
-                    .ok()
-                    .and_then(parse_timeout)
-                    .ok_or_else(|| Refusal::BadRequest("grpc-timeout is not 1 to 8 digits and a unit".into()))?,
-            ),
-        };
+        let timeout =
+            match metadata.get("grpc-timeout") {
+                None => None,
+                Some(value) => Some(value.to_str().ok().and_then(parse_timeout).ok_or_else(|| {
+                    Refusal::BadRequest("grpc-timeout is not 1 to 8 digits and a unit".into())
+                })?),
+            };
         let now = Instant::now();
         let deadline = now + timeout.unwrap_or(DEFAULT_DEADLINE).min(LONGEST_DEADLINE);
         let producer = match text(headers::PRODUCER) {
             empty if empty.is_empty() => None,
-            numbers => Some(numbers.parse().map_err(|error: HeaderError| Refusal::BadRequest(error.to_string()))?),
+            numbers => {
+                Some(numbers.parse().map_err(|error: HeaderError| Refusal::BadRequest(error.to_string()))?)
+            }
         };
         let forwarded = match port {
             Port::Api => Some(text(headers::FORWARDED)).filter(|node| !node.is_empty()),
@@ -163,7 +163,9 @@ fn parse_timeout(text: &str) -> Option<Duration> {
 
 /// `namespace%name`, as logs and metrics show it.
 pub fn resource_text(resource: Option<&v2::Resource>) -> String {
-    resource.map_or_else(String::new, |resource| names::resource_key(&resource.resource_namespace, &resource.name))
+    resource.map_or_else(String::new, |resource| {
+        names::resource_key(&resource.resource_namespace, &resource.name)
+    })
 }
 
 #[cfg(test)]
@@ -198,7 +200,8 @@ mod tests {
 
     #[test]
     fn missing_client_id_and_expired_deadline_are_refused() {
-        let of = |pairs: &[_]| CallContext::parse(&metadata(pairs), Port::Client, None).expect("valid headers");
+        let of =
+            |pairs: &[_]| CallContext::parse(&metadata(pairs), Port::Client, None).expect("valid headers");
         assert!(matches!(of(&[]).admit(), Err(Refusal::Invalid(_))));
         assert!(matches!(of(&[("x-mq-client-id", " ")]).admit(), Err(Refusal::Invalid(_))));
         let expired = of(&[("x-mq-client-id", "c"), ("grpc-timeout", "0n")]);

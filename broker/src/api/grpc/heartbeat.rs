@@ -5,8 +5,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mq_protocol::v2::messaging_service_client::MessagingServiceClient;
 use mq_protocol::v2;
+use mq_protocol::v2::messaging_service_client::MessagingServiceClient;
 use mq_runtime::tasks::OnError;
 use tonic::{Request, Response};
 
@@ -47,7 +47,8 @@ impl MessagingApi {
     /// Sends the heartbeat on in the background, unless many copies are on their way already.
     fn copy_heartbeat(&self, call: &CallContext, heartbeat: &v2::HeartbeatRequest) {
         let Ok(permit) = Arc::clone(&self.copies).try_acquire_owned() else { return };
-        let copies: Vec<_> = self.led_elsewhere().map(|group| self.copy(call, &group, heartbeat.clone())).collect();
+        let copies: Vec<_> =
+            self.led_elsewhere().map(|group| self.copy(call, &group, heartbeat.clone())).collect();
         self.tasks.spawn("heartbeat copies", OnError::Log, async move {
             for copy in copies.into_iter().flatten() {
                 let (mut client, request) = copy;
@@ -73,7 +74,9 @@ impl MessagingApi {
             for group in self.groups.iter().filter(|group| group.leads()) {
                 if let Ok(open) = group.open() {
                     // What is not noted now ends with its invisible time.
-                    if let Err(error) = open.consumer.client_gone(&call.client_id, self.commit_by(&call)).await {
+                    if let Err(error) =
+                        open.consumer.client_gone(&call.client_id, self.commit_by(&call)).await
+                    {
                         tracing::debug!(group = group.name, %error, "a goodbye was not noted");
                     }
                 }

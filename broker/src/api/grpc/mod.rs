@@ -133,7 +133,9 @@ impl MessagingApi {
         if elsewhere.is_empty() {
             elsewhere = self.routes.look_up(topic, deadline).await;
         }
-        if let Some(leadership) = elsewhere.iter().find_map(|route| self.routes.leadership(&route.broker_group)) {
+        if let Some(leadership) =
+            elsewhere.iter().find_map(|route| self.routes.leadership(&route.broker_group))
+        {
             return Ok(Target::Elsewhere(leadership));
         }
         let group = self.groups.to_ask().ok_or(BrokerError::NotLeader { leader: None })?;
@@ -245,7 +247,8 @@ impl MessagingService for MessagingApi {
     ) -> Result<Response<Self::PullMessageStream>, Status> {
         let refused: Response<v2::UpdateOffsetResponse> = self.not_offered(&request, "PullMessage")?;
         let status = refused.into_inner().status.unwrap_or_default();
-        let item = v2::PullMessageResponse { content: Some(v2::pull_message_response::Content::Status(status)) };
+        let item =
+            v2::PullMessageResponse { content: Some(v2::pull_message_response::Content::Status(status)) };
         Ok(Response::new(Box::pin(futures::stream::iter([Ok(item)]))))
     }
 

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::{Stream, StreamExt as _, stream};
+use mq_protocol::convert::timestamp;
 use mq_protocol::names::{Field, Invalid, Problem, RETRY_PREFIX};
 use mq_protocol::v2::messaging_service_client::MessagingServiceClient;
 use mq_protocol::v2::receive_message_response::Content;
-use mq_protocol::convert::timestamp;
 use mq_protocol::{token, v2};
 use mq_store::Term;
 use tonic::{Request, Response, Streaming};
@@ -32,7 +32,8 @@ const ANSWER_MARGIN: Duration = Duration::from_millis(300);
 const BEYOND_POLL: Duration = Duration::from_secs(3);
 
 /// The stream of one receive.
-pub type ReceiveStream = Pin<Box<dyn Stream<Item = Result<v2::ReceiveMessageResponse, tonic::Status>> + Send>>;
+pub type ReceiveStream =
+    Pin<Box<dyn Stream<Item = Result<v2::ReceiveMessageResponse, tonic::Status>> + Send>>;
 
 /// An answer to a receive, made here or passed on from the leader.
 #[derive(Debug)]
@@ -104,7 +105,10 @@ fn item(content: Content) -> v2::ReceiveMessageResponse {
 }
 
 fn nothing_new() -> v2::Status {
-    v2::Status { code: v2::Code::MessageNotFound as i32, message: "no new message within the polling time".into() }
+    v2::Status {
+        code: v2::Code::MessageNotFound as i32,
+        message: "no new message within the polling time".into(),
+    }
 }
 
 /// A checked receive.
@@ -135,7 +139,11 @@ impl MessagingApi {
         Ok(response.map(|received| received.into_stream(self.clock.wall_ms())))
     }
 
-    async fn receive(&self, mut call: CallContext, request: &v2::ReceiveMessageRequest) -> Response<Received> {
+    async fn receive(
+        &self,
+        mut call: CallContext,
+        request: &v2::ReceiveMessageRequest,
+    ) -> Response<Received> {
         let checked = match self.check_receive(&call, request) {
             Ok(checked) => checked,
             Err(error) => return respond(&call, None, Err(error)),
@@ -160,7 +168,8 @@ impl MessagingApi {
             target.leadership(),
             |term| self.deliver(target.group(), call_ref, checked, term),
             |channel, headers| async move {
-                let mut client = MessagingServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
+                let mut client =
+                    MessagingServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
                 let request = Request::from_parts(headers, tonic::Extensions::new(), request.clone());
                 let (metadata, mut stream, extensions) = client.receive_message(request).await?.into_parts();
                 let first = stream.message().await?;
@@ -266,12 +275,18 @@ impl MessagingApi {
         let (min, max) = (self.limits.invisible_ms_min, self.limits.invisible_ms_max);
         let Some(asked) = &request.invisible_duration else {
             // Left out means the server's default.
-            return Ok(Some(Duration::from_secs(60).clamp(Duration::from_millis(min), Duration::from_millis(max))));
+            return Ok(Some(
+                Duration::from_secs(60).clamp(Duration::from_millis(min), Duration::from_millis(max)),
+            ));
         };
         Ok(Some(duration_in(asked, min, max)?))
     }
 
-    fn poll_until(&self, call: &CallContext, request: &v2::ReceiveMessageRequest) -> Result<Instant, Refusal> {
+    fn poll_until(
+        &self,
+        call: &CallContext,
+        request: &v2::ReceiveMessageRequest,
+    ) -> Result<Instant, Refusal> {
         let now = Instant::now();
         let left = call.deadline.saturating_duration_since(now);
         let most = Duration::from_millis(self.limits.poll_ms_max);

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 
 use mq_protocol::cluster::TopicRouteGroup;
 use mq_protocol::names::Field;
-use mq_protocol::v2::messaging_service_client::MessagingServiceClient;
 use mq_protocol::v2;
+use mq_protocol::v2::messaging_service_client::MessagingServiceClient;
 use tonic::{Request, Response};
 
 use super::MessagingApi;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use mq_protocol::v2::messaging_service_client::MessagingServiceClient;
 use mq_protocol::v2;
+use mq_protocol::v2::messaging_service_client::MessagingServiceClient;
 use mq_store::Term;
 use tonic::{Request, Response};
 
@@ -42,8 +42,11 @@ impl MessagingApi {
                 target.leadership(),
                 |term| self.store(target.group(), call_ref, request, topic, term),
                 |channel, headers| async move {
-                    let mut client = MessagingServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
-                    client.send_message(Request::from_parts(headers, tonic::Extensions::new(), request.clone())).await
+                    let mut client =
+                        MessagingServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
+                    client
+                        .send_message(Request::from_parts(headers, tonic::Extensions::new(), request.clone()))
+                        .await
                 },
             )
             .await;
@@ -85,7 +88,8 @@ impl MessagingApi {
         let mut failed = None;
         for (message, result) in request.messages.iter().zip(results) {
             let message_id = message.system_properties.as_ref().map(|system| system.message_id.clone());
-            let mut entry = v2::SendResultEntry { message_id: message_id.unwrap_or_default(), ..Default::default() };
+            let mut entry =
+                v2::SendResultEntry { message_id: message_id.unwrap_or_default(), ..Default::default() };
             match result {
                 Ok(stored) => {
                     entry.status = Some(status::ok());

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use mq_protocol::names::Field;
-use mq_protocol::v2::messaging_service_client::MessagingServiceClient;
 use mq_protocol::v2;
+use mq_protocol::v2::messaging_service_client::MessagingServiceClient;
 use tonic::{Request, Response};
 
 use super::context::CallContext;
@@ -108,8 +108,11 @@ impl MessagingApi {
                 target.leadership(),
                 |_| self.ack_here(target_ref, call, request, names),
                 |channel, headers| async move {
-                    let mut client = MessagingServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
-                    client.ack_message(Request::from_parts(headers, tonic::Extensions::new(), request.clone())).await
+                    let mut client =
+                        MessagingServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
+                    client
+                        .ack_message(Request::from_parts(headers, tonic::Extensions::new(), request.clone()))
+                        .await
                 },
             )
             .await;
@@ -195,7 +198,8 @@ impl MessagingApi {
             duration_in(&request.invisible_duration.unwrap_or_default(), 0, self.limits.invisible_ms_max)?;
         let consumer = &group.open()?.consumer;
         let (handle, deadline) = (&request.receipt_handle, self.commit_by(call));
-        let receipt_handle = consumer.change_invisible(subscription(names), handle, duration, deadline).await?;
+        let receipt_handle =
+            consumer.change_invisible(subscription(names), handle, duration, deadline).await?;
         Ok(v2::ChangeInvisibleDurationResponse { status: Some(status::ok()), receipt_handle })
     }
 }
@@ -204,7 +208,10 @@ fn here(target: &Target) -> Result<&Arc<BrokerGroup>, BrokerError> {
     target.group().ok_or(BrokerError::NotLeader { leader: None })
 }
 
-fn check_names<'a>(group: Option<&'a v2::Resource>, topic: Option<&'a v2::Resource>) -> Result<Names<'a>, Refusal> {
+fn check_names<'a>(
+    group: Option<&'a v2::Resource>,
+    topic: Option<&'a v2::Resource>,
+) -> Result<Names<'a>, Refusal> {
     let group = admit::present(group, Field::Group)?;
     admit::group_name(group)?;
     let topic = admit::present(topic, Field::Topic)?;

@@ -38,7 +38,8 @@ impl MessagingApi {
         &self,
         request: Request<Streaming<v2::TelemetryCommand>>,
     ) -> Result<Response<ReceiverStream<Outgoing>>, tonic::Status> {
-        let call = CallContext::of(&request).map_err(|refusal| tonic::Status::invalid_argument(refusal.to_string()))?;
+        let call = CallContext::of(&request)
+            .map_err(|refusal| tonic::Status::invalid_argument(refusal.to_string()))?;
         let (out, stream) = mpsc::channel(WAITING_MAX);
         if let Err(refusal) = call.admit() {
             let command = v2::TelemetryCommand { status: Some(status::of(&refusal.into())), command: None };
@@ -113,7 +114,10 @@ impl Session {
                 self.answer_settings().await
             }
             Some(Command::Settings(_)) => {
-                self.end(tonic::Status::invalid_argument("settings have neither publishing nor subscription")).await;
+                self.end(tonic::Status::invalid_argument(
+                    "settings have neither publishing nor subscription",
+                ))
+                .await;
                 false
             }
             _ if self.last.is_none() => {
@@ -155,12 +159,14 @@ impl MessagingApi {
     fn complete(&self, call: &CallContext, mut settings: v2::Settings) -> v2::Settings {
         settings.request_timeout.get_or_insert(seconds(3));
         let endpoints = settings.access_point.clone().filter(|point| !point.addresses.is_empty());
-        settings.metric = Some(v2::Metric { on: false, endpoints: endpoints.or_else(|| self.own_endpoints()) });
+        settings.metric =
+            Some(v2::Metric { on: false, endpoints: endpoints.or_else(|| self.own_endpoints()) });
         match &mut settings.pub_sub {
             Some(PubSub::Subscription(subscription)) => {
                 let group = subscription.group.as_ref().and_then(|name| self.subscription_group(name));
                 subscription.fifo = Some(group.as_ref().is_some_and(|group| group.ordered));
-                subscription.receive_batch_size = Some(i32::try_from(self.limits.receive_batch_max).unwrap_or(32));
+                subscription.receive_batch_size =
+                    Some(i32::try_from(self.limits.receive_batch_max).unwrap_or(32));
                 let poll = i64::try_from(self.limits.poll_ms_max / 1_000).unwrap_or(20).max(5);
                 subscription.long_polling_timeout = Some(seconds(poll));
                 subscription.lite_subscription_quota = Some(0);
@@ -200,7 +206,9 @@ fn consumer_policy(language: Language, max_attempts: Option<i32>, pauses_ms: &[u
         pauses_ms.iter().map(|pause| milliseconds(*pause)).collect()
     };
     let strategy = match (language, pauses_ms) {
-        (Language::Python, _) => v2::retry_policy::Strategy::CustomizedBackoff(v2::CustomizedBackoff { next: pauses }),
+        (Language::Python, _) => {
+            v2::retry_policy::Strategy::CustomizedBackoff(v2::CustomizedBackoff { next: pauses })
+        }
         (_, []) => exponential(seconds(5), seconds(7_200)),
         (_, [first, .., last]) => exponential(milliseconds(*first), milliseconds(*first.max(last))),
         (_, [only]) => exponential(milliseconds(*only), milliseconds(*only)),
