@@ -10,19 +10,19 @@ use mq_runtime::shutdown::Shutdown;
 #[tokio::test(flavor = "multi_thread")]
 async fn folders_of_others_are_refused() {
     let mut cluster = Cluster::start(Limits::default()).await;
-    let locked = NameServer::start(&cluster.config(0), deps(), Shutdown::new()).await.err().expect("locked");
+    let locked = NameServer::start(&cluster.config(0), deps(), Shutdown::new()).await.expect_err("locked");
     assert!(locked.to_string().contains("locked"), "{locked}");
     assert_eq!(locked.exit(), Exit::Config);
 
     cluster.stop(0).await;
     let mut foreign = cluster.config(0);
     foreign.cluster = "another".into();
-    let refused = NameServer::start(&foreign, deps(), Shutdown::new()).await.err().expect("another cluster");
+    let refused = NameServer::start(&foreign, deps(), Shutdown::new()).await.expect_err("another cluster");
     assert_eq!(refused.exit(), Exit::Identity, "{refused}");
     cluster.stop(1).await;
     let mut foreign = cluster.config(0);
     foreign.data = cluster.data(1);
-    let refused = NameServer::start(&foreign, deps(), Shutdown::new()).await.err().expect("another node");
+    let refused = NameServer::start(&foreign, deps(), Shutdown::new()).await.expect_err("another node");
     assert_eq!(refused.exit(), Exit::Identity, "{refused}");
     cluster.run(0).await;
     cluster.run(1).await;

@@ -1,6 +1,5 @@
 //! Three name servers in this process, over real sockets on loopback.
 
-#![expect(clippy::allow_attributes, reason = "each test file uses another part of this one")]
 #![allow(dead_code, reason = "each test file uses another part of this one")]
 
 use std::net::TcpListener;
