@@ -48,6 +48,15 @@ struct Checkpoints {
     running: Option<JoinHandle<Result<(), StoreError>>>,
 }
 
+impl Drop for Checkpoints {
+    /// Whoever opens the folder next in this process must not meet a thread that still renames in it.
+    fn drop(&mut self) {
+        if let Some(running) = self.running.take() {
+            drop(running.join());
+        }
+    }
+}
+
 impl std::fmt::Debug for BrokerApply {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("BrokerApply").field("last", &self.last).finish_non_exhaustive()
