@@ -55,7 +55,7 @@ pub struct Forward {
 enum Sent<A> {
     Answered(tonic::Response<A>),
     /// It never left this node.
-    NotSent,
+    NeverLeft,
     /// It may have been done.
     Unknown(&'static str),
 }
@@ -124,7 +124,7 @@ impl Forward {
                         return response;
                     }
                     Sent::Answered(_) => BrokerError::NotLeader { leader: None },
-                    Sent::NotSent => BrokerError::NotLeader { leader: now_leads.leader.clone() },
+                    Sent::NeverLeft => BrokerError::NotLeader { leader: now_leads.leader.clone() },
                     Sent::Unknown(reason) => {
                         return respond(call, None, Err(BrokerError::Unknown { reason }.into()));
                     }
@@ -152,7 +152,7 @@ impl Forward {
     where
         RF: Future<Output = Result<tonic::Response<A>, tonic::Status>>,
     {
-        let Ok(channel) = self.channel(&leader.api_address) else { return Sent::NotSent };
+        let Ok(channel) = self.channel(&leader.api_address) else { return Sent::NeverLeft };
         let answer = remote(channel, self.headers(call));
         tokio::pin!(answer);
         let outcome = tokio::select! {
@@ -170,7 +170,7 @@ impl Forward {
         };
         match outcome {
             Ok(response) => Sent::Answered(response),
-            Err(status) if never_left(&status) => Sent::NotSent,
+            Err(status) if never_left(&status) => Sent::NeverLeft,
             Err(status) => {
                 tracing::debug!(leader = leader.node, %status, "forwarded call failed");
                 Sent::Unknown("the connection to the leader failed")

@@ -60,7 +60,7 @@ struct Run {
 #[derive(Debug, thiserror::Error)]
 enum MainError {
     #[error("{0}")]
-    Settings(#[from] ConfigError),
+    Settings(Box<ConfigError>),
     #[error(transparent)]
     Telemetry(#[from] TelemetryError),
     #[error(transparent)]
@@ -69,6 +69,12 @@ enum MainError {
     Start(#[from] StartError),
     #[error("{what}: {source}")]
     System { what: &'static str, source: std::io::Error },
+}
+
+impl From<ConfigError> for MainError {
+    fn from(error: ConfigError) -> Self {
+        Self::Settings(Box::new(error))
+    }
 }
 
 impl MainError {

@@ -91,11 +91,23 @@ impl Node {
         self.transport.stop().await;
     }
 
+    /// Proposes until it is in the log: a disk that hangs for seconds, as on a loaded test machine, is answered by
+    /// refusals.
     async fn propose(&self, items: Vec<EncodedItem>) -> Vec<ItemResult> {
-        let term = self.raft.leadership().borrow().term;
-        let deadline = Instant::now() + Duration::from_secs(10);
-        let proposed = self.raft.propose(term, items, deadline).await.expect("one member is a majority");
-        proposed.results.iter().map(|bytes| ItemResult::decode(bytes.clone()).expect("own result")).collect()
+        let until = soon(30_000);
+        loop {
+            let term = self.raft.leadership().borrow().term;
+            match self.raft.propose(term, items.clone(), until).await {
+                Ok(proposed) => {
+                    let results = proposed.results.iter().map(|bytes| ItemResult::decode(bytes.clone()));
+                    return results.map(|result| result.expect("own result")).collect();
+                }
+                Err(error) if error.certainly_not_stored() && Instant::now() < until => {
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+                Err(error) => panic!("one member is a majority: {error}"),
+            }
+        }
     }
 
     async fn with_topic(dir: &Path, queues: u32) -> Self {
@@ -125,12 +137,29 @@ impl Node {
     }
 
     async fn receive(&self, receive: Receive) -> Vec<Delivered> {
-        self.consumer.receive(receive).await.expect("received")
+        let until = soon(30_000);
+        loop {
+            match self.consumer.receive(receive.clone()).await {
+                // Nothing was handed out; see `propose`.
+                Err(BrokerError::NotLeader { .. }) if Instant::now() < until => {
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+                outcome => return outcome.expect("received"),
+            }
+        }
     }
 
     async fn ack(&self, handles: &[&str]) -> Vec<Result<(), BrokerError>> {
-        let handles = handles.iter().map(|handle| (*handle).to_owned()).collect();
-        self.consumer.ack(SUBSCRIPTION, handles, soon(10_000)).await.expect("leads")
+        let handles: Vec<_> = handles.iter().map(|handle| (*handle).to_owned()).collect();
+        let until = soon(30_000);
+        loop {
+            match self.consumer.ack(SUBSCRIPTION, handles.clone(), until).await {
+                Err(BrokerError::NotLeader { .. }) if Instant::now() < until => {
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+                outcome => return outcome.expect("acked"),
+            }
+        }
     }
 }
 
@@ -192,11 +221,11 @@ async fn concurrent_receives_never_overlap() {
     let dir = tempfile::tempdir().expect("a folder");
     let node = Node::with_topic(dir.path(), 4).await;
     node.send((0..400).map(|number| (number % 4, "", number.to_string()))).await;
-    let consumer = &node.consumer;
+    let shared = &node;
     let one = || async move {
         let mut got = Vec::new();
         loop {
-            let delivered = consumer.receive(Receive { batch: 7, ..poll(300) }).await.expect("received");
+            let delivered = shared.receive(Receive { batch: 7, ..poll(300) }).await;
             if delivered.is_empty() {
                 return got;
             }

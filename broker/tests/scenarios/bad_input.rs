@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use crate::support::{
-    Client, OK, cluster, code, handle, message, put_group, put_topic, receive, resource, start,
+    Client, OK, RawConnection, cluster, code, handle, message, put_group, put_topic, receive, resource, start,
 };
 use mq_protocol::v2;
+use mq_protocol::v2::messaging_service_client::MessagingServiceClient;
 
 type Change = fn(&mut v2::Message);
 
@@ -81,7 +82,10 @@ async fn each_bad_send_has_its_code_and_stores_nothing() {
 
     // Whose time is over is refused; who has no name is refused; who writes nonsense is refused.
     let late = client.clone().with("grpc-timeout", "0n");
-    assert_eq!(code(&late.send(message("t", "x")).await.status), 40_800);
+    let mut raw = MessagingServiceClient::new(RawConnection::open(&configs[0].client_listen).await);
+    let request = late.request(v2::SendMessageRequest { messages: vec![message("t", "x")] });
+    let answer = raw.send_message(request).await.expect("answered").into_inner();
+    assert_eq!(code(&answer.status), 40_800, "{:?}", answer.status);
     let odd = client.clone().with("x-mq-producer", "0,1,2,3");
     assert_eq!(code(&odd.send(message("t", "x")).await.status), 40_000);
     let far = client.clone().with("x-mq-producer", "9,0,1,1025");
@@ -271,7 +275,9 @@ async fn ports_in_use_and_locked_folders_are_named() {
         let mut other = configs[0].clone();
         change(&mut other);
         let shutdown = mq_runtime::shutdown::Shutdown::new();
-        let (exit, text) = match mq_broker::Broker::start(other, crate::support::deps(), shutdown.clone()).await {
+        let (exit, text) = match mq_broker::Broker::start(other, crate::support::deps(), shutdown.clone())
+            .await
+        {
             Err(error) => (error.exit(), error.to_string()),
             Ok(broker) => {
                 let stops = tokio::time::timeout(Duration::from_secs(10), shutdown.token().cancelled()).await;

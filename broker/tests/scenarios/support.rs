@@ -332,3 +332,40 @@ pub fn receive(group: &str, topic: &str, poll_ms: u64) -> v2::ReceiveMessageRequ
         ..Default::default()
     }
 }
+
+/// A connection that sends `grpc-timeout` as it stands; the usual one would enforce it itself.
+#[derive(Clone)]
+pub struct RawConnection(hyper::client::conn::http2::SendRequest<tonic::body::Body>);
+
+impl RawConnection {
+    pub async fn open(address: &str) -> Self {
+        let stream = tokio::net::TcpStream::connect(address).await.expect("listens");
+        let executor = hyper_util::rt::TokioExecutor::new();
+        let io = hyper_util::rt::TokioIo::new(stream);
+        let (sender, connection) =
+            hyper::client::conn::http2::handshake(executor, io).await.expect("speaks HTTP/2");
+        mq_runtime::tasks::spawn("raw connection", async move {
+            let _ = connection.await;
+        });
+        Self(sender)
+    }
+}
+
+impl tonic::codegen::Service<http::Request<tonic::body::Body>> for RawConnection {
+    type Response = http::Response<hyper::body::Incoming>;
+    type Error = hyper::Error;
+    type Future = futures::future::BoxFuture<'static, Result<Self::Response, Self::Error>>;
+
+    fn poll_ready(
+        &mut self,
+        context: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Result<(), Self::Error>> {
+        self.0.poll_ready(context)
+    }
+
+    fn call(&mut self, mut request: http::Request<tonic::body::Body>) -> Self::Future {
+        let path = request.uri().path().to_owned();
+        *request.uri_mut() = format!("http://raw{path}").parse().expect("a URI");
+        Box::pin(self.0.send_request(request))
+    }
+}

@@ -14,12 +14,16 @@ fn code_of(status: Option<&v2::Status>) -> i32 {
     status.map_or(0, |status| status.code)
 }
 
-/// Replies whose only status is field 1.
+/// Replies with one status: those that hold nothing else, and those that do.
 macro_rules! plain {
-    ($($reply:ident),+ $(,)?) => {$(
+    (bare: $($bare:ident),+; more: $($more:ident),+ $(,)?) => {
+        $(plain!(@one $bare, status => Self { status: Some(status) });)+
+        $(plain!(@one $more, status => Self { status: Some(status), ..Self::default() });)+
+    };
+    (@one $reply:ident, $status:ident => $refused:expr) => {
         impl Answer for v2::$reply {
-            fn refused(status: v2::Status) -> Self {
-                Self { status: Some(status), ..Self::default() }
+            fn refused($status: v2::Status) -> Self {
+                $refused
             }
             fn code(&self) -> i32 {
                 code_of(self.status.as_ref())
@@ -28,22 +32,14 @@ macro_rules! plain {
                 map_status(&mut self.status, map);
             }
         }
-    )+};
+    };
 }
 
 plain!(
-    QueryRouteResponse,
-    QueryAssignmentResponse,
-    HeartbeatResponse,
-    ForwardMessageToDeadLetterQueueResponse,
-    EndTransactionResponse,
-    NotifyClientTerminationResponse,
-    ChangeInvisibleDurationResponse,
-    UpdateOffsetResponse,
-    GetOffsetResponse,
-    QueryOffsetResponse,
-    RecallMessageResponse,
-    SyncLiteSubscriptionResponse,
+    bare: HeartbeatResponse, ForwardMessageToDeadLetterQueueResponse, EndTransactionResponse,
+        NotifyClientTerminationResponse, UpdateOffsetResponse, SyncLiteSubscriptionResponse;
+    more: QueryRouteResponse, QueryAssignmentResponse, ChangeInvisibleDurationResponse, GetOffsetResponse,
+        QueryOffsetResponse, RecallMessageResponse,
 );
 
 /// Replies that have a status per entry as well.
