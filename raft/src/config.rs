@@ -118,7 +118,7 @@ pub struct Limits {
     pub read_bytes: usize,
     /// Unacknowledged append requests per follower. Default 4.
     pub append_window: usize,
-    /// Bytes of the newest entries kept in memory. Default 64 MiB.
+    /// Bytes of the newest entries kept in memory. Default 16 MiB.
     pub ring_bytes: usize,
     /// Largest write batch of the log writer. Default 16 MiB.
     pub write_batch_bytes: usize,
@@ -135,7 +135,7 @@ impl Default for Limits {
             batch_items: 512,
             read_bytes: 1 << 20,
             append_window: 4,
-            ring_bytes: 64 << 20,
+            ring_bytes: 16 << 20,
             write_batch_bytes: 16 << 20,
         }
     }
@@ -193,6 +193,10 @@ impl GroupConfig {
         for (place, member) in self.members.iter().enumerate() {
             if member.id != place as u64 + 1 {
                 return bad(format!("member {} has id {}, expected {}", member.node, member.id, place + 1));
+            }
+            if member.role != Role::Data {
+                let (node, role) = (&member.node, member.role.as_str());
+                return bad(format!("member {node}: role {role:?} is not supported yet, only \"data\" is"));
             }
             if self.members[..place].iter().any(|m| m.node == member.node) {
                 return bad(format!("member {} is listed twice", member.node));

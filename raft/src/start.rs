@@ -184,8 +184,8 @@ fn raft_config(config: &GroupConfig, leader_restore: bool) -> Config {
         snapshot_policy: SnapshotPolicy::Never,
         max_in_snapshot_log_to_keep: u64::MAX,
         enable_pre_vote: Some(true),
-        // It would resume an old term with entries that followers hold in another version: acknowledged data is
-        // lost (docs/adr: leader restore).
+        // On, it would resume an old term and give an id that followers hold to another entry: confirmed data is
+        // lost (tests/scenarios/leader_restore.rs).
         enable_leader_restore: Some(leader_restore),
         allow_log_reversion: Some(false),
         ..Config::default()

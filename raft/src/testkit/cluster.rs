@@ -180,6 +180,16 @@ impl Cluster {
         Ok(())
     }
 
+    /// The file layer of member `id` from its next start on.
+    pub fn set_file_system(&mut self, id: u64, fs: Arc<dyn FileSystem>) {
+        let place = Self::place(id);
+        let plain = || Arc::new(OsFileSystem) as Arc<dyn FileSystem>;
+        while self.options.file_systems.len() <= place {
+            self.options.file_systems.push(plain());
+        }
+        self.options.file_systems[place] = fs;
+    }
+
     /// Stops member `id` as a killed process would: connections break, its port refuses.
     pub async fn kill(&mut self, id: u64) {
         let member = &mut self.members[Self::place(id)];

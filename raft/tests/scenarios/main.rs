@@ -1,0 +1,13 @@
+//! Scenarios of whole groups, one per file, in one program (linking it once is what a test costs here).
+
+mod bootstrap;
+mod divergence;
+mod failover;
+mod fences;
+mod hanging_disk;
+mod leader_restore;
+mod load;
+mod power_cut;
+mod single_node;
+mod storage_suite;
+mod three_nodes;
