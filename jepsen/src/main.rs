@@ -87,7 +87,7 @@ struct Test {
     /// What to do with the cluster
     #[arg(long, value_enum)]
     workload: Workload,
-    /// Faults: kill, pause; empty for none
+    /// Faults: kill, pause, kill-all; empty for none
     #[arg(long, value_delimiter = ',', default_value = "kill,pause")]
     nemesis: Vec<String>,
     /// Length of the main phase

@@ -118,13 +118,19 @@ impl Cluster {
     pub async fn kill(&self, node: &str) -> anyhow::Result<Recorded> {
         let process = self.process(node).with_context(|| format!("{node} has no recorded process"))?;
         ensure!(process.signal(Signal::KILL), "{node} (pid {}) is not running", process.pid);
+        self.await_gone(node).await?;
+        Ok(process)
+    }
+
+    /// Waits until a killed node's process is gone.
+    pub async fn await_gone(&self, node: &str) -> anyhow::Result<()> {
         for _ in 0..1000 {
-            if !process.alive() {
-                return Ok(process);
+            if !self.process(node).is_some_and(Recorded::alive) {
+                return Ok(());
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        bail!("{node} (pid {}) is still there 5 s after SIGKILL", process.pid);
+        bail!("{node} is still there 5 s after SIGKILL");
     }
 
     /// Starts a node that does not run; does not wait until it is ready.

@@ -66,6 +66,7 @@ impl Nemesis {
         match planned.class {
             Class::Kill => self.kill(planned, &node, hold).await,
             Class::Pause => self.pause(planned, &node, hold).await,
+            Class::KillAll => self.kill_all(planned, hold).await,
         }
     }
 
@@ -79,6 +80,7 @@ impl Nemesis {
             Target::NameLeader => self.observer.name_leader().await.map(|view| view.node),
             Target::Random => pick(&self.cluster.brokers, random),
             Target::NameRandom => pick(&self.cluster.names, random),
+            Target::All => Some("all".to_owned()),
         }
     }
 
@@ -91,6 +93,29 @@ impl Nemesis {
         let detail = format!("pid {} gone, answers again: {back}", process.pid);
         self.note(planned, node, "probe", Some(back), &detail);
         self.note(planned, node, "stop", None, "");
+        Ok(())
+    }
+
+    async fn kill_all(&self, planned: Planned, hold: Duration) -> anyhow::Result<()> {
+        self.note(planned, "all", "start", None, "SIGKILL");
+        let nodes: Vec<&str> = self.cluster.nodes().collect();
+        // All signals first: nobody sees another one die and lives on for long.
+        let hit: Vec<&str> =
+            nodes.iter().copied().filter(|node| self.cluster.signal(node, Signal::KILL)).collect();
+        for node in &nodes {
+            self.cluster.await_gone(node).await?;
+        }
+        tokio::time::sleep(hold / 2).await;
+        for node in &nodes {
+            self.cluster.start(node).await?;
+        }
+        let mut back = hit.len() == nodes.len();
+        for node in &nodes {
+            back &= self.await_answer(node, Duration::from_secs(20)).await;
+        }
+        let detail = format!("{} of {} killed, all answer again: {back}", hit.len(), nodes.len());
+        self.note(planned, "all", "probe", Some(back), &detail);
+        self.note(planned, "all", "stop", None, "");
         Ok(())
     }
 

@@ -12,6 +12,8 @@ pub enum Class {
     Kill,
     /// SIGSTOP, later SIGCONT.
     Pause,
+    /// SIGKILL of all processes at once, started again later.
+    KillAll,
 }
 
 impl Class {
@@ -20,6 +22,7 @@ impl Class {
         match self {
             Self::Kill => "kill",
             Self::Pause => "pause",
+            Self::KillAll => "kill-all",
         }
     }
 }
@@ -31,7 +34,8 @@ impl FromStr for Class {
         match text {
             "kill" => Ok(Self::Kill),
             "pause" => Ok(Self::Pause),
-            other => Err(format!("unknown fault `{other}`; there are: kill, pause")),
+            "kill-all" => Ok(Self::KillAll),
+            other => Err(format!("unknown fault `{other}`; there are: kill, pause, kill-all")),
         }
     }
 }
@@ -47,6 +51,8 @@ pub enum Target {
     NameLeader,
     /// Any name server.
     NameRandom,
+    /// All nodes.
+    All,
 }
 
 impl Target {
@@ -57,6 +63,7 @@ impl Target {
             Self::Random => "random",
             Self::NameLeader => "ns-leader",
             Self::NameRandom => "ns-random",
+            Self::All => "all",
         }
     }
 }
@@ -73,11 +80,15 @@ pub struct Planned {
 /// One round. The leader of the brokers is hit by every class before anything else comes, so that a short run
 /// has its leader changes; the order is otherwise the seed's.
 pub fn round(classes: &[Class], random: &mut ChaCha8Rng) -> Vec<Planned> {
+    let single = || classes.iter().filter(|class| **class != Class::KillAll);
     let pairs = |targets: &[Target]| -> Vec<Planned> {
-        let all = targets.iter().flat_map(|target| classes.iter().map(move |class| (*class, *target)));
+        let all = targets.iter().flat_map(|target| single().map(move |class| (*class, *target)));
         all.map(|(class, target)| Planned { class, target }).collect()
     };
     let mut others = pairs(&[Target::Random, Target::NameLeader, Target::NameRandom]);
+    if classes.contains(&Class::KillAll) {
+        others.push(Planned { class: Class::KillAll, target: Target::All });
+    }
     let mut leaders = pairs(&[Target::Leader]);
     others.shuffle(random);
     leaders.shuffle(random);
@@ -101,6 +112,14 @@ mod tests {
         sorted.dedup();
         assert_eq!(sorted.len(), 8);
         assert!(first[6..].iter().all(|planned| planned.target == Target::Leader));
+    }
+
+    #[test]
+    fn all_nodes_are_hit_by_kill_all_only() {
+        let round = round(&[Class::Kill, Class::KillAll], &mut stream(3, "nemesis"));
+        let all: Vec<_> = round.iter().filter(|planned| planned.target == Target::All).collect();
+        assert_eq!(all, [&Planned { class: Class::KillAll, target: Target::All }]);
+        assert_eq!(round.len(), 5);
     }
 
     #[test]
