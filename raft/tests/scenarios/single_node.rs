@@ -18,9 +18,17 @@ async fn one_member_forms_serves_and_keeps_everything_over_a_restart() {
     }
     let barrier = cluster.group(1).read_barrier(Instant::now() + Duration::from_secs(2)).await;
     assert!(barrier.expect("a quorum of one").0 >= 50);
-    let view = cluster.group(1).status();
-    assert_eq!(view.state, GroupState::Leader);
-    assert!(view.leader_ready && view.applied == view.last && view.flushed == view.last, "{view:?}");
+    let deadline = Instant::now() + Duration::from_secs(2);
+    loop {
+        // The view's parts are published one after the other.
+        let view = cluster.group(1).status();
+        assert_eq!(view.state, GroupState::Leader);
+        if view.leader_ready && view.applied == view.last && view.flushed == view.last {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{view:?}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
     cluster.shutdown(1).await;
     assert!(cluster.member(1).applied.stopped(), "the state got its last checkpoint");
 
