@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use mq_protocol::cluster::registry_client::RegistryClient;
 use mq_protocol::cluster::{
-    BrokerGroupInfo, GetClusterRequest, GetTopicRouteRequest, ListTopicRoutesRequest, TopicRoute,
+    AdminResult, BrokerGroupInfo, GetClusterRequest, GetClusterResponse, GetTopicRouteRequest,
+    GetTopicRouteResponse, ListTopicRoutesRequest, ListTopicRoutesResponse, ReportResponse, TopicRoute,
     TopicRouteGroup,
 };
 use mq_protocol::v2;
@@ -30,6 +31,29 @@ const PAGE: u32 = 1_000;
 /// Topics that are remembered; a cluster with more is answered by its name servers.
 const TOPICS_MAX: usize = 200_000;
 
+/// What a name server says, with its verdict.
+pub trait Answer {
+    /// The verdict in the answer.
+    fn result(&self) -> Option<&AdminResult>;
+
+    /// The one asked has no contact to a majority: another one may have.
+    fn is_cut_off(&self) -> bool {
+        self.result().is_some_and(|result| result.code == v2::Code::HaNotAvailable as i32)
+    }
+}
+
+macro_rules! answers {
+    ($($answer:ty),*) => {$(
+        impl Answer for $answer {
+            fn result(&self) -> Option<&AdminResult> {
+                self.result.as_ref()
+            }
+        }
+    )*};
+}
+
+answers!(ReportResponse, GetClusterResponse, GetTopicRouteResponse, ListTopicRoutesResponse);
+
 /// The name servers, asked one after the other from the one that answered last.
 #[derive(Debug)]
 pub struct NameServers {
@@ -49,9 +73,11 @@ impl NameServers {
         self.addresses.is_empty()
     }
 
-    /// Asks until one answers or `deadline` passes; `None` when none did.
+    /// Asks until one answers or `deadline` passes; `None` when none did. One that is cut off from the others has no
+    /// answer: its empty one must not replace what is known here.
     pub async fn ask<T, F>(&self, deadline: Instant, call: impl Fn(RegistryClient<Channel>) -> F) -> Option<T>
     where
+        T: Answer,
         F: Future<Output = Result<tonic::Response<T>, tonic::Status>>,
     {
         let first = *self.good.lock();
@@ -61,7 +87,9 @@ impl NameServers {
             let client =
                 RegistryClient::new(channel).max_decoding_message_size(crate::forward::MESSAGE_BYTES_MAX);
             let until = deadline.min(Instant::now() + ASK_MAX);
-            if let Ok(Ok(answer)) = tokio::time::timeout_at(until.into(), call(client)).await {
+            if let Ok(Ok(answer)) = tokio::time::timeout_at(until.into(), call(client)).await
+                && !answer.get_ref().is_cut_off()
+            {
                 *self.good.lock() = at;
                 return Some(answer.into_inner());
             }
@@ -213,5 +241,37 @@ impl Routes {
                 changed
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    fn verdict(code: v2::Code) -> GetClusterResponse {
+        let result = Some(AdminResult { code: code as i32, ..AdminResult::default() });
+        GetClusterResponse { result, ..GetClusterResponse::default() }
+    }
+
+    /// Asks two name servers, of which the first is cut off; the calls never leave this process.
+    async fn ask(second: v2::Code) -> (Option<GetClusterResponse>, usize) {
+        let addresses = vec!["127.0.0.1:1".to_owned(), "127.0.0.1:2".to_owned()];
+        let servers = NameServers::new(addresses, Arc::new(Forward::new("n1".to_owned(), Duration::ZERO)));
+        let asked = AtomicUsize::new(0);
+        let call = |_| {
+            let first = asked.fetch_add(1, Ordering::Relaxed) == 0;
+            async move { Ok(tonic::Response::new(verdict(if first { v2::Code::HaNotAvailable } else { second }))) }
+        };
+        let answer = servers.ask(Instant::now() + Duration::from_secs(5), call).await;
+        (answer, asked.load(Ordering::Relaxed))
+    }
+
+    #[tokio::test]
+    async fn a_name_server_that_is_cut_off_has_no_answer() {
+        let (answer, asked) = ask(v2::Code::Ok).await;
+        assert_eq!((answer, asked), (Some(verdict(v2::Code::Ok)), 2));
+        assert_eq!(ask(v2::Code::HaNotAvailable).await, (None, 2));
     }
 }
