@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use mq_raft::testkit::{Cluster, Options};
 use mq_raft::{Fatal, GroupState};
 use mq_store::{
-    AppendEntry, CommitLog, CommitLogConfig, EntryId, FrameKind, GroupFiles, LogEntry, LogIndex,
-    OsFileSystem, StoreError,
+    AppendEntry, BodyBuilder, CommitLog, CommitLogConfig, EncodedItem, EntryId, FrameKind, GroupFiles,
+    LogEntry, LogIndex, OsFileSystem, StoreError,
 };
 
 /// Gives an entry of the log in `dir` another body under the same id, chain and all, and cuts what is behind it.
@@ -28,7 +27,11 @@ fn replace_entry(dir: &std::path::Path, id: EntryId) {
     let (sender, outcome) = std::sync::mpsc::channel();
     log.truncate_after(Some(LogIndex(id.index.0 - 1)), done(sender.clone()));
     outcome.recv().expect("done").expect("cut");
-    let entry = LogEntry::new(FrameKind::Items, id, Bytes::from_static(b"something else"));
+    // Whole in itself, so that only the chain can tell.
+    let mut body = BodyBuilder::new();
+    body.push(&EncodedItem::new(1, 0, 1, &[b"something else"]));
+    let body = body.finish();
+    let entry = LogEntry { count: body.count, ..LogEntry::new(FrameKind::Items, id, body.body) };
     log.append(vec![AppendEntry { entry, expected_head_crc: None }], done(sender)).expect("queued");
     outcome.recv().expect("done").expect("written");
     log.stop();
