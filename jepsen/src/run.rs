@@ -228,7 +228,8 @@ async fn watch(observer: Arc<Observer>, recorder: Recorder, stop: Arc<AtomicBool
         for view in observer.name_servers().await {
             seen.push(status_of(&view, NAME_GROUP));
         }
-        for status in seen {
+        // A node that has just started does not know its term yet.
+        for status in seen.into_iter().filter(|status| status.term > 0) {
             let key = (status.group.clone(), status.node.clone());
             if known.get(&key) != Some(&status) {
                 known.insert(key, status.clone());

@@ -3,7 +3,7 @@
 //! Every outcome falls into the three classes of a history. Certain is only what the protocol's table says (a typed
 //! refusal before proposing) and a connect that failed; all else is unknown.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mq_protocol::v2::messaging_service_client::MessagingServiceClient;
 use mq_protocol::v2::{self, AckMessageEntry, AckMessageRequest, ReceiveMessageRequest, SendMessageRequest};
@@ -18,6 +18,8 @@ use crate::history::record::{Cause, Delivery};
 pub const CALL_LIMIT: Duration = Duration::from_secs(3);
 /// A receive waits this long for a message.
 pub const POLL: Duration = Duration::from_millis(1_000);
+/// An empty poll may end that much before its time.
+const POLL_SLACK: Duration = Duration::from_millis(100);
 const CONNECT_LIMIT: Duration = Duration::from_millis(500);
 const OK: i32 = 20_000;
 const MESSAGE_NOT_FOUND: i32 = 40_401;
@@ -77,6 +79,15 @@ pub struct Handed {
     pub handle: String,
     /// Message id, which an ack repeats.
     pub message_id: String,
+}
+
+/// The answer to a receive.
+#[derive(Debug, Clone, Default)]
+pub struct Answer {
+    /// What came.
+    pub messages: Vec<Handed>,
+    /// More may have been taken than was seen: a node answers so when the leader went away meanwhile.
+    pub cut: bool,
 }
 
 /// A connection of one client to one node.
@@ -139,12 +150,7 @@ impl Session {
     }
 
     /// Asks for messages; none within the poll is OK.
-    pub async fn receive(
-        &mut self,
-        group: &str,
-        batch: u32,
-        invisible: Duration,
-    ) -> Result<Vec<Handed>, Miss> {
+    pub async fn receive(&mut self, group: &str, batch: u32, invisible: Duration) -> Result<Answer, Miss> {
         let queue = v2::MessageQueue {
             topic: Some(self.topic()),
             id: -1,
@@ -168,20 +174,25 @@ impl Session {
         }
     }
 
-    async fn read_stream(&mut self, request: Request<ReceiveMessageRequest>) -> Result<Vec<Handed>, Miss> {
+    async fn read_stream(&mut self, request: Request<ReceiveMessageRequest>) -> Result<Answer, Miss> {
         use v2::receive_message_response::Content;
+        let began = Instant::now();
         let answer = self.client.receive_message(request).await.map_err(|status| Miss::broken(&status))?;
         let mut stream = answer.into_inner();
-        let (mut messages, mut status) = (Vec::new(), None);
+        let (mut messages, mut status, mut whole) = (Vec::new(), None, false);
         while let Some(item) = stream.message().await.map_err(|status| Miss::broken(&status))? {
             match item.content {
                 Some(Content::Status(verdict)) => status = Some(verdict),
                 Some(Content::Message(message)) => messages.push(handed(message)),
-                Some(Content::DeliveryTimestamp(_)) | None => {}
+                Some(Content::DeliveryTimestamp(_)) => whole = true,
+                None => {}
             }
         }
         match status {
-            Some(verdict) if verdict.code == OK || verdict.code == MESSAGE_NOT_FOUND => Ok(messages),
+            Some(verdict) if verdict.code == OK || verdict.code == MESSAGE_NOT_FOUND => {
+                let early = messages.is_empty() && began.elapsed() + POLL_SLACK < POLL;
+                Ok(Answer { messages, cut: early || !whole })
+            }
             other => Err(Miss::refused(other.as_ref())),
         }
     }

@@ -103,7 +103,12 @@ impl Simulation {
             });
         }
         let receive = |messages| {
-            Call::Receive(Receive { group: GROUPS[group].into(), invisible_ms: INVISIBLE_MS, messages })
+            Call::Receive(Receive {
+                group: GROUPS[group].into(),
+                invisible_ms: INVISIBLE_MS,
+                messages,
+                cut: false,
+            })
         };
         if known {
             self.held.extend(taken);

@@ -16,23 +16,26 @@ const SLACK_NS: u64 = 100_000_000;
 
 /// Conservative: only what no interleaving can explain is a finding.
 pub fn check(calls: &[Call], deliveries: &[Delivered<'_>]) -> Vec<Finding> {
-    let unknown = unknown_receives(calls);
+    let unseen = unseen_receives(calls);
     let mut findings = Vec::new();
     for ((group, mid), list) in by_message(deliveries) {
         for pair in list.windows(2) {
             findings.extend(overlap(group, mid, pair[0], pair[1]));
         }
-        let unknown = unknown.get(group).map_or(&[][..], Vec::as_slice);
-        findings.extend(attempts(group, mid, &list, unknown));
+        let unseen = unseen.get(group).map_or(&[][..], Vec::as_slice);
+        findings.extend(attempts(group, mid, &list, unseen));
     }
     findings
 }
 
-/// Begins of the receives of each group whose answer nobody saw: they may have taken messages.
-fn unknown_receives(calls: &[Call]) -> BTreeMap<&str, Vec<u64>> {
+/// Begins of the receives of each group that may have taken messages that nobody saw: the answer is unknown, or it
+/// was cut short.
+fn unseen_receives(calls: &[Call]) -> BTreeMap<&str, Vec<u64>> {
     let mut map: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
-    for call in calls.iter().filter(|call| call.outcome == Outcome::Unknown) {
-        if let Values::Receive(receive) = &call.values {
+    for call in calls {
+        if let Values::Receive(receive) = &call.values
+            && (call.outcome == Outcome::Unknown || (call.outcome == Outcome::Ok && receive.cut))
+        {
             map.entry(&receive.group).or_default().push(call.start);
         }
     }
@@ -50,7 +53,7 @@ fn overlap(group: &str, mid: &str, first: Delivered<'_>, second: Delivered<'_>) 
     Some(Finding::new("lease-overlap", text, [first.call.invoked, second.call.invoked]))
 }
 
-fn attempts(group: &str, mid: &str, list: &[Delivered<'_>], unknown: &[u64]) -> Vec<Finding> {
+fn attempts(group: &str, mid: &str, list: &[Delivered<'_>], unseen: &[u64]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (at, delivered) in list.iter().enumerate() {
         let attempt = u64::from(delivered.message.attempt);
@@ -59,7 +62,7 @@ fn attempts(group: &str, mid: &str, list: &[Delivered<'_>], unknown: &[u64]) -> 
         let least = 1 + earlier.map(|d| u64::from(d.message.attempt)).max().unwrap_or(0);
         // Anything else known of this message may have come first, and any receive nobody saw the answer of.
         let others = list.len() as u64 - 1;
-        let unseen = unknown.iter().filter(|start| **start < delivered.end()).count() as u64;
+        let unseen = unseen.iter().filter(|start| **start < delivered.end()).count() as u64;
         let most = 1 + others + unseen;
         if attempt < least || attempt > most {
             let text = format!("{mid} came to {group} as attempt {attempt}; possible were {least} to {most}");
@@ -121,6 +124,13 @@ mod tests {
     fn an_unknown_receive_may_have_used_an_attempt() {
         let mut script = Script::new(&["g"]);
         script.sent("a", 0, 0).receive_unknown("g").pause_ms(20_000).delivered("g", "a", 0, 0, 2);
+        assert_eq!(names(&script), [""; 0]);
+    }
+
+    #[test]
+    fn an_answer_cut_short_may_have_used_an_attempt() {
+        let mut script = Script::new(&["g"]);
+        script.sent("a", 0, 0).receive_cut("g").pause_ms(20_000).delivered("g", "a", 0, 0, 2);
         assert_eq!(names(&script), [""; 0]);
     }
 

@@ -162,6 +162,14 @@ impl Script {
         self.whole(receive(group, Vec::new()), Kind::Info, receive(group, Vec::new()))
     }
 
+    /// An empty answer from a node whose leader went away meanwhile.
+    pub(crate) fn receive_cut(&mut self, group: &str) -> &mut Self {
+        let invisible_ms = 10_000;
+        let end =
+            Call::Receive(Receive { group: group.into(), invisible_ms, messages: Vec::new(), cut: true });
+        self.whole(receive(group, Vec::new()), Kind::Ok, end)
+    }
+
     pub(crate) fn acked(&mut self, group: &str, mid: &str) -> &mut Self {
         self.whole(ack(group, mid), Kind::Ok, ack(group, mid))
     }
@@ -180,7 +188,7 @@ fn send(mid: &str, place: Option<Place>) -> Call {
 }
 
 fn receive(group: &str, messages: Vec<Delivery>) -> Call {
-    Call::Receive(Receive { group: group.into(), invisible_ms: 10_000, messages })
+    Call::Receive(Receive { group: group.into(), invisible_ms: 10_000, messages, cut: false })
 }
 
 fn ack(group: &str, mid: &str) -> Call {

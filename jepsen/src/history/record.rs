@@ -147,6 +147,10 @@ pub struct Receive {
     /// What came.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub messages: Vec<Delivery>,
+    /// The answer was cut short (no time of delivery at its end, or empty before the poll was over): as after an
+    /// unknown outcome, more may have been taken than was seen.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cut: bool,
 }
 
 /// One message of a receive.

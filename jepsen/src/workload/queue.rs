@@ -172,25 +172,26 @@ impl Worker {
         let node = self.choose_node();
         let (name, invisible) = (self.shared.plan.groups[group].clone(), self.shared.plan.invisible);
         let invisible_ms = u64::try_from(invisible.as_millis()).unwrap_or(u64::MAX);
-        let call = |messages| Call::Receive(Receive { group: name.clone(), invisible_ms, messages });
-        let process = self.begin(call(Vec::new()), node);
+        let call =
+            |messages, cut| Call::Receive(Receive { group: name.clone(), invisible_ms, messages, cut });
+        let process = self.begin(call(Vec::new(), false), node);
         let came = match self.session(node).await {
             Ok(session) => session.receive(&name, 16, invisible).await,
             Err(miss) => Err(miss),
         };
         match came {
-            Ok(messages) => {
-                if !messages.is_empty() {
+            Ok(answer) => {
+                if answer.cut || !answer.messages.is_empty() {
                     self.shared.newest[group].store(self.shared.elapsed_ms(), Ordering::Relaxed);
                 }
-                let deliveries = messages.iter().map(|message| message.delivery.clone()).collect();
-                self.end(process, Kind::Ok, call(deliveries), node, None);
-                messages
+                let deliveries = answer.messages.iter().map(|message| message.delivery.clone()).collect();
+                self.end(process, Kind::Ok, call(deliveries, answer.cut), node, None);
+                answer.messages
             }
             Err(miss) => {
                 // An answer that nobody saw may have taken messages: they come again one invisible time later.
                 self.shared.newest[group].store(self.shared.elapsed_ms(), Ordering::Relaxed);
-                self.missed(process, call(Vec::new()), node, miss).await;
+                self.missed(process, call(Vec::new(), false), node, miss).await;
                 Vec::new()
             }
         }
