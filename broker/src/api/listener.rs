@@ -25,6 +25,8 @@ const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(30);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Calls at the same time on one connection.
 const STREAMS_MAX: u32 = 4_096;
+/// Calls that a client may give up before they were looked at, as all of them do when a node was frozen for a while.
+const RESETS_MAX: usize = 4_096;
 /// Bytes of request headers.
 const HEADERS_MAX: u32 = 64 << 10;
 /// Open calls have this long to end when the listener stops.
@@ -149,6 +151,7 @@ async fn connection(stream: TcpStream, peer: Peer, routes: Routes, stop: Cancell
         .initial_stream_window_size(1 << 20)
         .initial_connection_window_size(8 << 20)
         .max_concurrent_streams(STREAMS_MAX)
+        .max_pending_accept_reset_streams(RESETS_MAX)
         .max_header_list_size(HEADERS_MAX);
     let serving = builder.serve_connection(TokioIo::new(stream), service);
     tokio::pin!(serving);

@@ -3,6 +3,7 @@
 mod bad_input;
 mod dev_node;
 mod leadership;
+mod process;
 mod restart;
 mod support;
 mod telemetry;
