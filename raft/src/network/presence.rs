@@ -120,9 +120,15 @@ async fn hold(endpoint: &Endpoint, member: NodeId, address: &str) -> Result<(), 
     Ok(())
 }
 
+/// A dying process may close its connections a moment before its listener.
 async fn refused(address: &str) -> bool {
-    match tokio::time::timeout(REFUSAL_TIMEOUT, TcpStream::connect(address)).await {
-        Ok(Err(error)) => error.kind() == ErrorKind::ConnectionRefused,
-        Ok(Ok(_)) | Err(_) => false,
+    for pause in [0, 5, 10, 20, 30] {
+        tokio::time::sleep(Duration::from_millis(pause)).await;
+        match tokio::time::timeout(REFUSAL_TIMEOUT, TcpStream::connect(address)).await {
+            Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused => return true,
+            Ok(Err(_) | Ok(_)) => {}
+            Err(_) => return false,
+        }
     }
+    false
 }

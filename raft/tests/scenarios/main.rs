@@ -5,6 +5,7 @@ mod divergence;
 mod failover;
 mod fences;
 mod hanging_disk;
+mod idle;
 mod leader_restore;
 mod load;
 mod power_cut;
