@@ -4,15 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use mq_protocol::cluster as wire;
 use mq_store::GroupFiles;
+use mq_store::Term;
 use mq_store::commit_log::CommitLog;
 use mq_store::item::EncodedItem;
-use mq_store::{LogIndex, Term};
 use openraft::Instant as _;
 use openraft::async_runtime::watch::WatchReceiver;
-use openraft::errors::{LinearizableReadError, RaftError};
-use openraft::raft::ReadPolicy;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
@@ -21,10 +18,10 @@ use crate::apply::MakeApply;
 use crate::bootstrap::{Formation, Start};
 use crate::clock::GroupClock;
 use crate::config::{Deps, GroupConfig, NodeId};
-use crate::error::{ProposeError, ReadError, StartError, TransferError};
+use crate::error::{ProposeError, StartError, TransferError};
 use crate::fatal::FatalCell;
 use crate::network::endpoint::{Endpoint, Parts};
-use crate::network::local::{Local, Uuid};
+use crate::network::local::Local;
 use crate::network::transport::Transport;
 use crate::proposer::{Call, Claim, Proposed, Uncommitted};
 use crate::start::{form_and_start, start_raft};
@@ -40,7 +37,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// A group that this process takes part in. Clones share it.
 #[derive(Clone)]
 pub struct RaftGroup {
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
 }
 
 impl std::fmt::Debug for RaftGroup {
@@ -83,7 +80,7 @@ impl Inner {
         self.running().map(|running| running.log.clone())
     }
 
-    fn running(&self) -> Option<Arc<Running>> {
+    pub(crate) fn running(&self) -> Option<Arc<Running>> {
         self.running.read().clone()
     }
 
@@ -107,7 +104,7 @@ impl Inner {
         hand_over(&running.raft, self.endpoint.local.me, target, leadership, deadline).await
     }
 
-    fn stopped(&self) -> bool {
+    pub(crate) fn stopped(&self) -> bool {
         self.stopping.load(Ordering::Acquire) || self.fatal.get().is_some()
     }
 }
@@ -284,70 +281,6 @@ impl RaftGroup {
             return Err(ProposeError::Busy { what: "entries that wait for apply", value: lag, limit });
         }
         Ok(())
-    }
-
-    /// Returns when everything that was confirmed to anybody before this call is applied *here*: the leader's
-    /// office is confirmed by a quorum (ReadIndex), on a follower by asking the leader.
-    ///
-    /// # Errors
-    /// No leader, no majority, or not in time.
-    pub async fn read_barrier(&self, deadline: Instant) -> Result<LogIndex, ReadError> {
-        if self.inner.stopped() {
-            return Err(ReadError::Stopped);
-        }
-        let Some(running) = self.inner.running() else { return Err(ReadError::NotLeader { leader: None }) };
-        let barrier = async {
-            let index = if self.inner.leadership.borrow().me {
-                self.read_index(&running.raft).await?
-            } else {
-                self.ask_read_index(&running.raft).await?
-            };
-            let applied = |at: Option<u64>| at >= Some(index.0);
-            let mut data = running.raft.data_metrics();
-            while !applied(data.borrow_watched().last_applied.map(|id| id.index)) {
-                data.changed().await.map_err(|_| ReadError::Stopped)?;
-            }
-            Ok(index)
-        };
-        tokio::time::timeout_at(deadline.into(), barrier).await.unwrap_or(Err(ReadError::Deadline))
-    }
-
-    async fn read_index(&self, raft: &Raft) -> Result<LogIndex, ReadError> {
-        match raft.get_read_linearizer(ReadPolicy::ReadIndex).await {
-            Ok(confirmed) => Ok(LogIndex(confirmed.read_log_id().index())),
-            Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(_))) => {
-                Err(ReadError::NotLeader { leader: self.inner.leadership.borrow().leader.clone() })
-            }
-            Err(RaftError::APIError(LinearizableReadError::QuorumNotEnough(_))) => Err(ReadError::NoQuorum),
-            Err(RaftError::Fatal(_)) => Err(ReadError::Stopped),
-        }
-    }
-
-    async fn ask_read_index(&self, raft: &Raft) -> Result<LogIndex, ReadError> {
-        use wire::read_index_response::Outcome;
-        let Some(leader) = self.inner.leadership.borrow().leader.clone() else {
-            return Err(ReadError::NotLeader { leader: None });
-        };
-        let unknown = || ReadError::NotLeader { leader: Some(leader.clone()) };
-        let address = {
-            let server = raft.server_metrics();
-            let server = server.borrow_watched();
-            let node = server.membership_config.membership().get_node(&leader.id);
-            node.map(|node| node.raft_address.clone()).ok_or_else(unknown)?
-        };
-        let endpoint = &self.inner.endpoint;
-        let request = wire::ReadIndexRequest { header: Some(endpoint.local.header(leader.id)) };
-        let mut control = endpoint.peers.get(&address).map_err(|_| unknown())?.control();
-        endpoint.faults.pass(leader.id).await;
-        let answer = control.read_index(request).await.map_err(|_| unknown())?.into_inner();
-        let outcome = answer.outcome();
-        let wire::ReadIndexResponse { header, outcome: _, read } = answer;
-        endpoint.local.check_answer(header.as_ref(), leader.id, Uuid::Equal).map_err(|_| unknown())?;
-        match (outcome, read) {
-            (Outcome::Confirmed, Some(read)) => Ok(LogIndex(read.index)),
-            (Outcome::NoQuorum, _) => Err(ReadError::NoQuorum),
-            _ => Err(unknown()),
-        }
     }
 
     /// Who leads; changes are seen in order, some may be skipped.

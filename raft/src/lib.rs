@@ -18,6 +18,7 @@ mod log_storage;
 mod membership;
 mod network;
 mod proposer;
+mod read;
 mod responder;
 mod start;
 mod state_machine;

@@ -46,7 +46,10 @@ impl Faults {
             changed.await;
         }
     }
+}
 
+#[cfg(feature = "testkit")]
+impl Faults {
     /// Nothing sent to `to` arrives any more.
     pub fn cut(&self, to: NodeId) {
         self.change(to, |link| link.cut = true);
