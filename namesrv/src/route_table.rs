@@ -24,7 +24,25 @@ pub const FULL_PARTS_MAX: u32 = 4_096;
 /// Most broker groups of a cluster.
 pub const GROUPS_MAX: usize = 4_096;
 
-/// Name of a topic in keys and listings: `namespace%name`, without a namespace the bare name.
+/// What identifies a topic: namespace, 0, name. Neither part holds a 0, so that no two topics share a key.
+#[must_use]
+pub fn topic_key(namespace: &str, name: &str) -> String {
+    format!("{namespace}\0{name}")
+}
+
+/// The key of the topic that a listing goes on behind, from its wire text `namespace%name`.
+///
+/// A name may hold `%`, a namespace may not: the first one ends the namespace, and without any there is none. The empty
+/// text stands before every topic.
+fn key_of_text(text: &str) -> String {
+    match text.split_once('%') {
+        Some((namespace, name)) => topic_key(namespace, name),
+        None if text.is_empty() => String::new(),
+        None => topic_key("", text),
+    }
+}
+
+/// Text of a topic for people: `namespace%name`, without a namespace the bare name. It identifies nothing.
 #[must_use]
 pub fn resource(namespace: &str, name: &str) -> String {
     mq_protocol::names::resource_key(namespace, name)
@@ -46,8 +64,8 @@ pub enum Change {
     TopicGone {
         /// The broker group.
         group: String,
-        /// See [`resource`].
-        resource: String,
+        /// See [`topic_key`].
+        key: String,
     },
     /// A part of a full report that is not complete.
     Staged {
@@ -84,7 +102,7 @@ impl Applied {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RouteTable {
     groups: BTreeMap<String, Group>,
-    /// Resource name -> the broker groups that hold the topic.
+    /// [`topic_key`] -> the broker groups that hold the topic.
     holders: BTreeMap<String, BTreeSet<String>>,
 }
 
@@ -101,7 +119,7 @@ impl RouteTable {
             table.groups.insert(record.broker_group.clone(), Group::new(record));
         }
         for (name, topic) in topics {
-            let key = resource(&topic.namespace, &topic.name);
+            let key = topic_key(&topic.namespace, &topic.name);
             if let Some(group) = table.groups.get_mut(&name) {
                 table.holders.entry(key.clone()).or_default().insert(name);
                 group.topics.insert(key, topic);
@@ -164,14 +182,14 @@ impl RouteTable {
         for change in changes {
             match change {
                 Change::Topic { group, topic } => {
-                    let key = resource(&topic.namespace, &topic.name);
+                    let key = topic_key(&topic.namespace, &topic.name);
                     self.holders.entry(key).or_default().insert(group.clone());
                 }
-                Change::TopicGone { group, resource } => {
-                    let Some(holders) = self.holders.get_mut(resource) else { continue };
+                Change::TopicGone { group, key } => {
+                    let Some(holders) = self.holders.get_mut(key) else { continue };
                     holders.remove(group);
                     if holders.is_empty() {
-                        self.holders.remove(resource);
+                        self.holders.remove(key);
                     }
                 }
                 Change::Group(_) | Change::Staged { .. } | Change::StagedGone { .. } => {}

@@ -3,12 +3,12 @@
 //! Families and keys of the state; values are the messages of `name_command.proto`:
 //!
 //! ```text
-//! groups   broker group                      -> NameGroupRecord
-//! topics   broker group, 0, namespace%name   -> NameTopic
-//! staged   broker group, 0, part u32 be      -> NameFull
+//! groups   broker group                        -> NameGroupRecord
+//! topics   broker group, 0, namespace, 0, name -> NameTopic
+//! staged   broker group, 0, part u32 be        -> NameFull
 //! ```
 //!
-//! What always holds: the changes of one frame are one batch together with the applied entry. Readers see table and
+//! What always holds: no name holds a 0, so that a key has one reading. The changes of one frame are one batch together with the applied entry. Readers see table and
 //! stamp change as one, and before the state is written: the entry is committed and flushed, so a crash in between
 //! applies it again, and nobody waits for RocksDB.
 
@@ -27,7 +27,7 @@ use prost::Message;
 
 use crate::command::Command;
 use crate::name_state::{NameState, Shown};
-use crate::route_table::{Applied, Change, RouteTable, resource};
+use crate::route_table::{Applied, Change, RouteTable, topic_key};
 
 /// Families of the state.
 pub const FAMILIES: &[&str] = &["groups", "topics", "staged"];
@@ -203,10 +203,10 @@ fn keep(change: &Change, batch: &mut WriteBatch) {
     match change {
         Change::Group(record) => batch.put(GROUPS, record.broker_group.as_bytes(), &record.encode_to_vec()),
         Change::Topic { group, topic } => {
-            let resource = resource(&topic.namespace, &topic.name);
-            batch.put(TOPICS, &key(group, resource.as_bytes()), &topic.encode_to_vec());
+            let topic_key = topic_key(&topic.namespace, &topic.name);
+            batch.put(TOPICS, &key(group, topic_key.as_bytes()), &topic.encode_to_vec());
         }
-        Change::TopicGone { group, resource } => batch.delete(TOPICS, &key(group, resource.as_bytes())),
+        Change::TopicGone { group, key: gone } => batch.delete(TOPICS, &key(group, gone.as_bytes())),
         Change::Staged { group, full } => {
             batch.put(STAGED, &key(group, &full.part.to_be_bytes()), &full.encode_to_vec());
         }

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use mq_protocol::cluster::name_result::Outcome;
 use mq_protocol::cluster::{NameFull, NameGroupRecord, NameIncrement, NameReport, NameStaging, NameTopic};
 
-use super::{Change, resource};
+use super::{Change, topic_key};
 
 /// A broker group with its topics.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Group {
     pub(super) record: NameGroupRecord,
-    /// By resource name.
+    /// By [`topic_key`].
     pub(super) topics: BTreeMap<String, NameTopic>,
     /// Parts of a full report that is not complete, by number.
     pub(super) staged: BTreeMap<u32, NameFull>,
@@ -37,7 +37,7 @@ impl Group {
         &self.record
     }
 
-    /// Its topics in the order of their resource names.
+    /// Its topics in the order of namespace and name.
     pub fn topics(&self) -> impl Iterator<Item = &NameTopic> {
         self.topics.values()
     }
@@ -119,7 +119,7 @@ impl Group {
             self.put(topic.clone(), changes);
         }
         for topic in &increment.removed {
-            self.remove(resource(&topic.namespace, &topic.name), changes);
+            self.remove(topic_key(&topic.namespace, &topic.name), changes);
         }
         self.view(increment.to);
         Some(Outcome::Applied)
@@ -132,7 +132,7 @@ impl Group {
 
     fn replace(&mut self, topics: impl Iterator<Item = NameTopic>, changes: &mut Vec<Change>) {
         let new: BTreeMap<String, NameTopic> =
-            topics.map(|topic| (resource(&topic.namespace, &topic.name), topic)).collect();
+            topics.map(|topic| (topic_key(&topic.namespace, &topic.name), topic)).collect();
         let gone: Vec<String> = self.topics.keys().filter(|key| !new.contains_key(*key)).cloned().collect();
         for key in gone {
             self.remove(key, changes);
@@ -143,7 +143,7 @@ impl Group {
     }
 
     fn put(&mut self, topic: NameTopic, changes: &mut Vec<Change>) {
-        let key = resource(&topic.namespace, &topic.name);
+        let key = topic_key(&topic.namespace, &topic.name);
         if self.topics.get(&key) != Some(&topic) {
             self.topics.insert(key, topic.clone());
             changes.push(Change::Topic { group: self.record.broker_group.clone(), topic });
@@ -152,7 +152,7 @@ impl Group {
 
     fn remove(&mut self, key: String, changes: &mut Vec<Change>) {
         if self.topics.remove(&key).is_some() {
-            changes.push(Change::TopicGone { group: self.record.broker_group.clone(), resource: key });
+            changes.push(Change::TopicGone { group: self.record.broker_group.clone(), key });
         }
     }
 

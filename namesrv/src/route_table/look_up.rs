@@ -4,7 +4,7 @@ use mq_protocol::cluster::{
     BrokerGroupInfo, MemberStatus, NameMember, NameTopic, TopicInfo, TopicRoute, TopicRouteGroup,
 };
 
-use super::{Group, RouteTable, resource};
+use super::{Group, RouteTable, key_of_text, topic_key};
 
 impl RouteTable {
     /// A broker group by name.
@@ -27,13 +27,15 @@ impl RouteTable {
     /// Where a topic is. Groups that are lost are left out as long as another one holds the topic.
     #[must_use]
     pub fn route(&self, namespace: &str, name: &str) -> Option<TopicRoute> {
-        self.route_of(&resource(namespace, name))
+        self.route_of(&topic_key(namespace, name))
     }
 
-    /// Routes of the topics behind `start_after` in the order of their resource names; whether there are more.
+    /// Routes of the topics behind `start_after`, the text `namespace%name` of one, in the order of namespace and name;
+    /// whether there are more.
     #[must_use]
     pub fn routes(&self, start_after: &str, limit: usize) -> (Vec<TopicRoute>, bool) {
-        let after = (std::ops::Bound::Excluded(start_after), std::ops::Bound::Unbounded);
+        let start_after = key_of_text(start_after);
+        let after = (std::ops::Bound::Excluded(start_after.as_str()), std::ops::Bound::Unbounded);
         let mut keys = self.holders.range::<str, _>(after).map(|(key, _)| key);
         let routes = keys.by_ref().take(limit).filter_map(|key| self.route_of(key)).collect();
         (routes, keys.next().is_some())

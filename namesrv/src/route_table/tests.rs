@@ -80,10 +80,10 @@ impl Kept {
                     self.groups.insert(record.broker_group.clone(), record);
                 }
                 Change::Topic { group, topic } => {
-                    self.topics.insert((group, resource(&topic.namespace, &topic.name)), topic);
+                    self.topics.insert((group, topic_key(&topic.namespace, &topic.name)), topic);
                 }
-                Change::TopicGone { group, resource } => {
-                    self.topics.remove(&(group, resource)).expect("was there");
+                Change::TopicGone { group, key } => {
+                    self.topics.remove(&(group, key)).expect("was there");
                 }
                 Change::Staged { group, full } => {
                     self.staged.insert((group, full.part), full);
@@ -259,4 +259,44 @@ fn routes_are_ordered_and_name_the_leader_of_each_group() {
     let route = kept.table.route("", "b").expect("known");
     assert_eq!(route.groups.len(), 1);
     assert_eq!(route.groups[0].broker_group, "broker-a");
+}
+
+#[test]
+fn topics_whose_texts_are_equal_are_two_topics() {
+    let in_namespace =
+        |namespace: &str, name: &str| NameTopic { namespace: namespace.into(), ..topic(name, 8) };
+    let topics = vec![
+        in_namespace("", "a%b"),
+        in_namespace("a", "b"),
+        in_namespace("a", "b%c"),
+        in_namespace("a-b", "c"),
+        in_namespace("", "%a"),
+    ];
+    assert_eq!(resource("", "a%b"), resource("a", "b"));
+    let mut kept = Kept::default();
+    let all = NameReport { full: Some(NameFull { to: 10, part: 0, of: 1, topics }), ..report(1, 10) };
+    assert_eq!(kept.apply(&all), Outcome::Applied);
+    assert_eq!((kept.topics.len(), kept.table.topic_count()), (5, 5));
+    let mut listed = Vec::new();
+    let mut start_after = String::new();
+    loop {
+        let (routes, more) = kept.table.routes(&start_after, 1);
+        let found = routes.into_iter().filter_map(|route| route.topic).next().expect("a topic");
+        // The text that brokers and administrators make of the last one seen.
+        start_after = format!("{}%{}", found.namespace, found.name);
+        listed.push((found.namespace, found.name));
+        if !more {
+            break;
+        }
+    }
+    let expected = [("", "%a"), ("", "a%b"), ("a", "b"), ("a", "b%c"), ("a-b", "c")];
+    assert_eq!(listed, expected.map(|(namespace, name)| (namespace.to_owned(), name.to_owned())));
+    let removed = vec![TopicName { namespace: "a".into(), name: "b".into(), ..TopicName::default() }];
+    let gone = NameIncrement { from: 10, to: 20, changed: Vec::new(), removed };
+    assert_eq!(
+        kept.apply(&NameReport { full: None, increment: Some(gone), ..report(1, 20) }),
+        Outcome::Applied
+    );
+    assert!(kept.table.route("a", "b").is_none());
+    assert!(kept.table.route("", "a%b").is_some(), "the other one stays");
 }
