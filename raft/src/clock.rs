@@ -41,7 +41,13 @@ impl GroupClock {
         self.state.lock().lease_now(now)
     }
 
-    /// A leader or voter said that it is `lease` now.
+    /// A voter said that it is `lease` now: never sets this node's clock back, which may have gone on longer.
+    pub(crate) fn observe_voter(&self, lease: u64) {
+        let now = self.clock.monotonic_ms();
+        self.state.lock().raise(lease, now);
+    }
+
+    /// The leader of the term, accepted as such, said that it is `lease` now.
     pub(crate) fn observe_lease(&self, lease: u64) {
         let now = self.clock.monotonic_ms();
         let mut times = self.state.lock();
@@ -109,6 +115,17 @@ mod tests {
         assert_eq!(clock.next_frame().1, 5_040);
         manual.advance(10);
         assert_eq!(clock.next_frame().1, 5_050);
+    }
+
+    #[test]
+    fn a_voter_that_was_away_does_not_set_the_clock_back() {
+        let (manual, clock) = clock();
+        clock.observe_lease(5_000);
+        manual.advance(600_000);
+        clock.observe_voter(5_002);
+        assert_eq!(clock.lease_now(), 605_000);
+        clock.observe_voter(700_000);
+        assert_eq!(clock.lease_now(), 700_000);
     }
 
     #[test]

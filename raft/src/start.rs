@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use mq_store::commit_log::{CommitLog, CommitLogConfig};
-use mq_store::{GroupFiles, GroupMeta};
+use mq_store::{GroupFiles, GroupMeta, StateStore};
 use openraft::errors::{InitializeError, RaftError};
 use openraft::{Config, SnapshotPolicy};
 use tokio::sync::{mpsc, oneshot};
@@ -115,7 +115,9 @@ fn open(inner: &Inner, files: &Arc<GroupFiles>, make_apply: MakeApply) -> Result
         write_batch_bytes: limits.write_batch_bytes.max(meta.frame_limit as usize),
         chain_start: crc32c::crc32c(meta.group_uuid.as_bytes()),
     };
-    let (log, report) = CommitLog::open(files.clone(), config, None)?;
+    // What a checkpoint covers must be in the log: an end below it is damage, not a torn tail.
+    let covered = StateStore::covered(inner.deps.fs.as_ref(), &inner.config.dir.join("state"))?;
+    let (log, report) = CommitLog::open(files.clone(), config, covered)?;
     tracing::info!(group = %inner.config.group, ?report, "log recovered");
     check_unjoined(inner, &meta, &log)?;
     if files.vote().is_none() {

@@ -86,6 +86,16 @@ impl StateStore {
         Ok(Self { fs, dir: dir.to_path_buf(), state, newest: Mutex::new(newest) })
     }
 
+    /// What the newest checkpoint in `dir` says it covers, without opening it: recovery of the log must know what may
+    /// not be missing. `None`: there is no checkpoint. A damaged record is an error.
+    pub fn covered(fs: &dyn FileSystem, dir: &Path) -> Result<Option<EntryId>, StoreError> {
+        if !fs.exists(dir)? {
+            return Ok(None);
+        }
+        let newest = list(fs, dir)?.pop();
+        Ok(newest.map(|checkpoint| recorded(fs, &checkpoint)).transpose()?.map(|newest| newest.applied))
+    }
+
     /// The state.
     #[must_use]
     pub fn state(&self) -> Arc<dyn State> {
@@ -291,7 +301,7 @@ fn clone_folder(fs: &dyn FileSystem, from: &Path, to: &Path) -> Result<(), Store
 }
 
 /// Reads the record and compares it with the state beside it and with the folder's name.
-fn read_record(fs: &dyn FileSystem, checkpoint: &Path, state: &dyn State) -> Result<Newest, StoreError> {
+fn recorded(fs: &dyn FileSystem, checkpoint: &Path) -> Result<Newest, StoreError> {
     let path = checkpoint.join(RECORD);
     let bytes = read_all(fs, &path).map_err(|error| match error.is_not_found() {
         true => StoreError::corrupt(&path, 0, "a checkpoint record", "no file"),
@@ -302,7 +312,12 @@ fn read_record(fs: &dyn FileSystem, checkpoint: &Path, state: &dyn State) -> Res
     if checkpoint.file_name().is_none_or(|found| found != name.as_str()) {
         return Err(StoreError::corrupt(&path, 16, format!("the record of {}", checkpoint.display()), name));
     }
-    let held = applied(state)?;
+    Ok(Newest { applied: recorded, record })
+}
+
+fn read_record(fs: &dyn FileSystem, checkpoint: &Path, state: &dyn State) -> Result<Newest, StoreError> {
+    let newest = recorded(fs, checkpoint)?;
+    let (recorded, held) = (newest.applied, applied(state)?);
     if held != Some(recorded) {
         let state = checkpoint.join(STATE);
         return Err(StoreError::corrupt(
@@ -312,5 +327,5 @@ fn read_record(fs: &dyn FileSystem, checkpoint: &Path, state: &dyn State) -> Res
             format!("{held:?}"),
         ));
     }
-    Ok(Newest { applied: recorded, record })
+    Ok(newest)
 }

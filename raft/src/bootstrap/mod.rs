@@ -9,7 +9,9 @@
 //! list; it syncs its own before it proposes. A member syncs it before it answers *ready*. When all are ready, the
 //! first initialises Raft. What always holds:
 //! - a node without identity whose peer has joined was wiped: it must not vote again under its old number;
-//! - before `joined` a node has neither voted nor stored, so anything up to there may be repeated after a crash.
+//! - before `joined` a node has neither voted nor stored, so anything up to there may be repeated after a crash;
+//! - the same holds for a node with `joined` but no vote and no entry: it was killed between the two. It joins anew,
+//!   else the first one, killed there, would wait for ever for an entry that only itself could propose.
 
 mod form;
 
@@ -18,6 +20,7 @@ use std::sync::Arc;
 use mq_protocol::cluster as wire;
 use mq_runtime::random::Random;
 use mq_store::StoreError;
+use mq_store::commit_log::{CommitLog, CommitLogConfig};
 use mq_store::{GroupFiles, GroupMeta};
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -25,6 +28,7 @@ use tokio::sync::watch;
 use crate::config::{GroupConfig, MAX_FRAME, NodeId};
 use crate::error::{IdentityMismatch, StartError};
 use crate::network::local::Local;
+use crate::vote;
 
 pub(crate) use form::{Start, form};
 
@@ -66,6 +70,9 @@ impl Formation {
             }
         };
         check_meta(&files, &meta, config, me)?;
+        if meta.joined && took_no_part(&files, &meta)? {
+            files.update_meta(|meta| meta.joined = false)?;
+        }
         let members = config
             .members
             .iter()
@@ -177,6 +184,25 @@ impl Formation {
         self.formed.send_replace(true);
         Ok(())
     }
+}
+
+/// Neither a vote nor an entry was ever durable here, so nobody was told anything: a vote of term 1 or above is
+/// synced before the first answer to a candidate or leader, and before an own candidacy.
+fn took_no_part(files: &Arc<GroupFiles>, meta: &GroupMeta) -> Result<bool, StoreError> {
+    if files.vote().as_ref().and_then(vote::from_record).is_some() {
+        return Ok(false);
+    }
+    let config = CommitLogConfig {
+        segment_size: meta.segment_size,
+        frame_limit: meta.frame_limit,
+        ring_bytes: 0,
+        write_batch_bytes: meta.frame_limit as usize,
+        chain_start: meta.chain_start,
+    };
+    let (log, _) = CommitLog::open(files.clone(), config, None)?;
+    let empty = log.last().or(log.purged()).is_none();
+    log.stop();
+    Ok(empty)
 }
 
 /// There is something in the log's folder.

@@ -15,6 +15,7 @@ use openraft::network::{RPCOption, RaftNetworkFactory, RaftNetworkV2, stream_app
 use openraft::raft::{SnapshotResponse, TransferLeaderRequest};
 use openraft::type_config::alias::SnapshotOf;
 use parking_lot::Mutex;
+use prost::Message;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 use tonic::{Code, Request, Status};
@@ -105,6 +106,9 @@ impl MemberClient {
         call: impl Future<Output = Result<tonic::Response<Answer>, Status>>,
         header: impl Fn(&Answer) -> Option<&wire::RaftHeader>,
     ) -> RpcResult<Answer> {
+        if self.endpoint.is_closed() {
+            return Err(unreachable("this node left the network of the group"));
+        }
         let sent = async {
             self.endpoint.faults.pass(self.target).await;
             call.await
@@ -137,7 +141,7 @@ impl MemberClient {
             if pre { control.request_pre_vote(request).await } else { control.request_vote(request).await }
         };
         let answer = self.call(option.soft_ttl(), call, |a| a.header.as_ref()).await?;
-        self.endpoint.clock.observe_lease(answer.lease_time);
+        self.endpoint.clock.observe_voter(answer.lease_time);
         convert::vote_response_from_wire(answer).map_err(malformed)
     }
 }
@@ -198,16 +202,22 @@ impl RaftNetworkV2<TypeConfig> for MemberClient {
     }
 }
 
-/// Requests of one stream that were sent and not answered.
+/// A link is at least this fast, in bytes a second: on a slower one a large frame would be sent again and again.
+const SLOWEST_LINK: u64 = 1 << 20;
+
+/// Requests of one stream that were sent and not answered: when, and how many bytes.
 #[derive(Default)]
 struct InFlight {
-    sent: Mutex<VecDeque<Instant>>,
+    sent: Mutex<VecDeque<(Instant, u64)>>,
     added: Notify,
 }
 
 impl InFlight {
-    fn oldest(&self) -> Option<Instant> {
-        self.sent.lock().front().copied()
+    /// When the oldest was sent, and how long all of them may take on the slowest link.
+    fn oldest(&self) -> Option<(Instant, Duration)> {
+        let sent = self.sent.lock();
+        let bytes: u64 = sent.iter().map(|(_, bytes)| bytes).sum();
+        sent.front().map(|(at, _)| (*at, Duration::from_millis(bytes * 1_000 / SLOWEST_LINK)))
     }
 }
 
@@ -222,6 +232,9 @@ impl MemberClient {
         S: Stream<Item = AppendRequest> + OptionalSend + Unpin + 'static,
     {
         let Some(first) = input.next().await else { return Ok(Box::pin(futures::stream::empty())) };
+        if self.endpoint.is_closed() {
+            return Err(unreachable("this node left the network of the group"));
+        }
         let input = futures::stream::iter([first]).chain(input);
         let stall = self.endpoint.append_stall;
         let mut append = self.peer()?.append();
@@ -273,6 +286,9 @@ impl MemberClient {
             async move {
                 window.acquire().await.ok()?.forget();
                 let request = input.next().await?;
+                if endpoint.is_closed() {
+                    return None;
+                }
                 endpoint.faults.pass(target).await;
                 let (header, lease) = (endpoint.local.header(target), endpoint.clock.lease_now());
                 let request = match convert::append_to_wire(request, header, lease) {
@@ -282,7 +298,7 @@ impl MemberClient {
                         return None;
                     }
                 };
-                in_flight.sent.lock().push_back(Instant::now());
+                in_flight.sent.lock().push_back((Instant::now(), request.encoded_len() as u64));
                 in_flight.added.notify_one();
                 Some((request, input))
             }
@@ -298,7 +314,7 @@ impl MemberClient {
         stall: Duration,
     ) -> RpcResult<Option<AppendResult>> {
         let answer = loop {
-            let deadline = in_flight.oldest().map(|sent| sent.max(last_ack) + stall);
+            let deadline = in_flight.oldest().map(|(sent, transfer)| sent.max(last_ack) + stall + transfer);
             let expired = async {
                 match deadline {
                     Some(deadline) => tokio::time::sleep_until(deadline).await,

@@ -82,6 +82,11 @@ impl Endpoint {
         *self.raft.write() = None;
     }
 
+    /// True when the group left the network: nothing may leave any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        *self.closing.borrow()
+    }
+
     /// Returns when the group closes.
     pub(crate) async fn closed(&self) {
         // An error means that the endpoint itself is gone.

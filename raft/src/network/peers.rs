@@ -57,15 +57,16 @@ impl Peers {
         let endpoint = Endpoint::from_shared(format!("http://{address}"))
             .map_err(|e| format!("{address:?} is no address: {e}"))?
             .connect_timeout(CONNECT_TIMEOUT)
-            .tcp_nodelay(true);
+            .tcp_nodelay(true)
+            // Heartbeats notice a silent cut but do not end it: after it, TCP would wait about as long again.
+            .http2_keep_alive_interval(Duration::from_secs(1))
+            .keep_alive_timeout(Duration::from_secs(2))
+            .keep_alive_while_idle(true);
         let append = endpoint
             .clone()
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
-            .max_frame_size(FRAME_SIZE)
-            .http2_keep_alive_interval(Duration::from_secs(1))
-            .keep_alive_timeout(Duration::from_secs(2))
-            .keep_alive_while_idle(true);
+            .max_frame_size(FRAME_SIZE);
         let _entered = self.runtime.enter();
         let peer = Arc::new(Peer { control: endpoint.connect_lazy(), append: append.connect_lazy() });
         by_address.insert(address.to_owned(), peer.clone());

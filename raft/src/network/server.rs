@@ -1,5 +1,6 @@
 //! Handlers of the Raft port: check who is speaking, translate, hand over.
 
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -178,6 +179,9 @@ impl RaftControl for Handlers {
     }
 }
 
+/// Lease times of a stream's requests that Raft has not answered, in order. As many as Raft takes in advance.
+type Leases = Arc<Mutex<VecDeque<u64>>>;
+
 /// Why the incoming half of a stream ended before its time; told on the outgoing half.
 type BadInput = Arc<Mutex<Option<Status>>>;
 
@@ -188,23 +192,24 @@ impl Handlers {
         stream: Streaming<wire::AppendRequest>,
         first: wire::AppendRequest,
         bad: BadInput,
+        leases: Leases,
     ) -> impl Stream<Item = AppendRequest> + Send + 'static {
         futures::stream::unfold((stream, Some(first)), move |(mut stream, first)| {
-            let (handlers, bad) = (self.clone(), bad.clone());
+            let (handlers, bad, leases) = (self.clone(), bad.clone(), leases.clone());
             async move {
                 let request = match first {
                     Some(first) => first,
                     None => stream.message().await.ok().flatten()?,
                 };
                 let checked = handlers.group(request.header.as_ref(), Uuid::Equal);
-                let converted = checked.and_then(|(endpoint, _)| {
+                let converted = checked.and_then(|_| {
                     let lease = request.lease_time;
                     let request = convert::append_from_wire(request).map_err(malformed)?;
-                    Ok((endpoint, lease, request))
+                    Ok((lease, request))
                 });
                 match converted {
-                    Ok((endpoint, lease, request)) => {
-                        endpoint.clock.observe_lease(lease);
+                    Ok((lease, request)) => {
+                        leases.lock().push_back(lease);
                         Some((request, (stream, None)))
                     }
                     Err(status) => {
@@ -231,10 +236,11 @@ impl RaftAppend for Handlers {
             let (endpoint, from) = handlers.group(first.header.as_ref(), Uuid::Equal)?;
             let raft = endpoint.running()?;
             let bad = BadInput::default();
-            let incoming = handlers.incoming(requests, first, bad.clone());
+            let leases = Leases::default();
+            let incoming = handlers.incoming(requests, first, bad.clone(), leases.clone());
             // Boxed, because the plain type would seem to borrow `raft`.
             let results: Results<_> = Box::pin(raft.stream_append(incoming));
-            Ok::<_, Status>(Some(outgoing(endpoint, from, results, bad)))
+            Ok::<_, Status>(Some(outgoing(endpoint, from, results, bad, leases)))
         };
         let answers = futures::stream::once(answers).flat_map(|opened| match opened {
             Ok(Some(answers)) => answers.left_stream(),
@@ -252,9 +258,10 @@ fn outgoing<E: std::fmt::Display + Send + 'static>(
     from: NodeId,
     results: Results<E>,
     bad: BadInput,
+    leases: Leases,
 ) -> impl Stream<Item = Result<wire::AppendResponse, Status>> + Send + 'static {
     futures::stream::unfold(Some(results), move |results| {
-        let (endpoint, bad) = (endpoint.clone(), bad.clone());
+        let (endpoint, bad, leases) = (endpoint.clone(), bad.clone(), leases.clone());
         async move {
             let mut results = results?;
             let next = tokio::select! {
@@ -263,6 +270,11 @@ fn outgoing<E: std::fmt::Display + Send + 'static>(
             };
             match next {
                 Some(Ok(result)) => {
+                    // Only a leader that Raft accepted says what time it is.
+                    let lease = leases.lock().pop_front();
+                    if let (Ok(_), Some(lease)) = (&result, lease) {
+                        endpoint.clock.observe_lease(lease);
+                    }
                     endpoint.faults.pass(from).await;
                     let header = endpoint.local.header(from);
                     Some((Ok(convert::append_result_to_wire(result, header)), Some(results)))

@@ -1,9 +1,13 @@
 //! D12: a group comes into being once, and nobody takes part under a wrong identity.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mq_raft::testkit::{Cluster, Options, common_log};
 use mq_raft::{Fatal, GroupState, StartError};
+use mq_store::commit_log::{CommitLog, CommitLogConfig};
+use mq_store::fs::{FileSystem, OsFileSystem, create_dir_durably};
+use mq_store::{GroupFiles, GroupMeta, VoteRecord};
 
 async fn until(what: &str, holds: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(8);
@@ -117,4 +121,54 @@ async fn a_folder_of_another_node_is_refused_naming_both() {
     let refused = cluster.start(1).await.expect_err("the folder of b2");
     let StartError::Identity(mismatch) = &refused else { panic!("{refused}") };
     assert_eq!((mismatch.what, &*mismatch.expected, &*mismatch.found), ("node id", "1", "2"));
+}
+
+/// The folder as a kill leaves it between `joined` and the first vote or entry.
+fn killed_before_the_first_entry(dir: &std::path::Path, members: &[String], me: u64, uuid: &str) {
+    let fs: Arc<dyn FileSystem> = Arc::new(OsFileSystem);
+    create_dir_durably(&*fs, dir).expect("a folder");
+    let files = Arc::new(GroupFiles::open(fs, dir).expect("new files"));
+    let Options { cluster, segment_size, frame_limit, .. } = Options::default();
+    let chain_start = crc32c::crc32c(uuid.as_bytes());
+    files
+        .save_meta(&GroupMeta {
+            cluster,
+            group: "g".into(),
+            group_uuid: uuid.into(),
+            members: members.to_vec(),
+            segment_size,
+            frame_limit,
+            node_id: me,
+            store_id: format!("store-{me}"),
+            joined: true,
+            chain_start,
+            ..GroupMeta::default()
+        })
+        .expect("saved");
+    let write_batch_bytes = frame_limit as usize;
+    let config = CommitLogConfig { segment_size, frame_limit, ring_bytes: 0, write_batch_bytes, chain_start };
+    let (log, _) = CommitLog::open(files, config, None).expect("an empty log");
+    let (told, saved) = std::sync::mpsc::channel();
+    let vote = VoteRecord { term: 0, node: me, committed: false };
+    log.save_vote(vote, Box::new(move |result| told.send(result).expect("somebody waits")));
+    saved.recv().expect("told").expect("saved");
+    log.stop();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_first_member_killed_before_its_first_entry_still_forms_the_group() {
+    for count in [1, 3] {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let mut cluster =
+            Cluster::new(count, dir.path().to_path_buf(), Options::default()).await.expect("settings");
+        let config = cluster.member(1).config.clone();
+        let names: Vec<_> = config.members.iter().map(|member| member.node.clone()).collect();
+        killed_before_the_first_entry(&config.dir, &names, 1, "u-1");
+        for id in 1..=count {
+            cluster.start(id).await.expect("start");
+        }
+        cluster.leader().await;
+        assert_eq!(cluster.group(count).uuid(), "u-1");
+        cluster.stop().await;
+    }
 }

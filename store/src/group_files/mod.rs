@@ -8,7 +8,7 @@ mod slot;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 
 use crate::StoreError;
 use crate::error::Result;
@@ -47,10 +47,17 @@ impl VoteRecord {
     }
 }
 
+/// A record: its slots, which whoever changes it locks over the disk's time, and its value, which nobody waits for.
 #[derive(Debug)]
 struct Kept<T> {
-    slots: TwoSlots,
-    value: Option<T>,
+    slots: Mutex<TwoSlots>,
+    value: RwLock<Option<T>>,
+}
+
+impl<T> Kept<T> {
+    fn new(slots: TwoSlots, value: Option<T>) -> Self {
+        Self { slots: Mutex::new(slots), value: RwLock::new(value) }
+    }
 }
 
 /// Vote and meta of one group.
@@ -58,8 +65,8 @@ struct Kept<T> {
 pub struct GroupFiles {
     fs: Arc<dyn FileSystem>,
     dir: PathBuf,
-    vote: Mutex<Kept<VoteRecord>>,
-    meta: Mutex<Kept<GroupMeta>>,
+    vote: Kept<VoteRecord>,
+    meta: Kept<GroupMeta>,
 }
 
 impl GroupFiles {
@@ -77,8 +84,8 @@ impl GroupFiles {
         Ok(Self {
             fs,
             dir: dir.to_path_buf(),
-            vote: Mutex::new(Kept { slots: vote_slots, value: vote }),
-            meta: Mutex::new(Kept { slots: meta_slots, value: meta }),
+            vote: Kept::new(vote_slots, vote),
+            meta: Kept::new(meta_slots, meta),
         })
     }
 
@@ -100,52 +107,51 @@ impl GroupFiles {
         self.dir.join("raft").join("meta")
     }
 
-    /// Last meta that was saved.
+    /// Last meta that was saved. Never waits for the disk.
     #[must_use]
     pub fn meta(&self) -> Option<GroupMeta> {
-        self.meta.lock().value.clone()
+        self.meta.value.read().clone()
     }
 
     /// Replaces the meta as a whole: durable in both slots on return. Only before the log is opened; an open log changes
     /// parts of it on its own, see [`Self::update_meta`].
     pub fn save_meta(&self, meta: &GroupMeta) -> Result<()> {
-        let mut kept = self.meta.lock();
-        save_meta(&mut kept, meta.clone())
+        let mut slots = self.meta.slots.lock();
+        self.write_meta(&mut slots, meta.clone())
     }
 
     /// Changes parts of the meta (a default one if there is none): durable in both slots on return.
     pub fn update_meta(&self, change: impl FnOnce(&mut GroupMeta)) -> Result<()> {
-        let mut kept = self.meta.lock();
-        let mut meta = kept.value.clone().unwrap_or_default();
+        let mut slots = self.meta.slots.lock();
+        let mut meta = self.meta().unwrap_or_default();
         change(&mut meta);
-        save_meta(&mut kept, meta)
+        self.write_meta(&mut slots, meta)
     }
 
-    /// Last vote that was saved.
+    fn write_meta(&self, slots: &mut TwoSlots, meta: GroupMeta) -> Result<()> {
+        slots.write(meta.encode()?)?;
+        slots.settle()?;
+        *self.meta.value.write() = Some(meta);
+        Ok(())
+    }
+
+    /// Last vote that was saved. Never waits for the disk.
     #[must_use]
     pub fn vote(&self) -> Option<VoteRecord> {
-        self.vote.lock().value
+        *self.vote.value.read()
     }
 
     /// Durable in slot A on return; [`Self::settle_vote`] brings slot B to it.
     pub(crate) fn save_vote(&self, vote: VoteRecord) -> Result<()> {
-        let mut kept = self.vote.lock();
-        kept.slots.write(vote.encode())?;
-        kept.value = Some(vote);
+        self.vote.slots.lock().write(vote.encode())?;
+        *self.vote.value.write() = Some(vote);
         Ok(())
     }
 
     /// Both slots of the vote are equal on return.
     pub(crate) fn settle_vote(&self) -> Result<()> {
-        self.vote.lock().slots.settle()
+        self.vote.slots.lock().settle()
     }
-}
-
-fn save_meta(kept: &mut Kept<GroupMeta>, meta: GroupMeta) -> Result<()> {
-    kept.slots.write(meta.encode()?)?;
-    kept.slots.settle()?;
-    kept.value = Some(meta);
-    Ok(())
 }
 
 fn decoded<T>(
