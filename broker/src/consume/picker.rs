@@ -183,6 +183,10 @@ impl Picker {
         if let Some(entry) = entry {
             entry.lock().release(term, queue, &pick.reserved, chain_moved);
         }
+        // Others may have found these positions reserved and gone to sleep; for what was handed out apply rings.
+        if pick.reserved.gives_back(chain_moved) {
+            self.view.shared().arrivals.ring(topic_id);
+        }
     }
 
     /// Copies out what apply's state says of the topic's queues.

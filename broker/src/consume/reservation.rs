@@ -83,6 +83,13 @@ pub(crate) struct Reserved {
     pub again: Vec<u64>,
 }
 
+impl Reserved {
+    /// Whether its end may leave something to pick that was not to be had before.
+    pub(crate) fn gives_back(&self, chain_moved: bool) -> bool {
+        !chain_moved || self.taken == 0 || !self.again.is_empty()
+    }
+}
+
 /// Reservations of one subscription group in one topic.
 #[derive(Debug, Default)]
 pub(crate) struct GroupTopic {
@@ -160,6 +167,14 @@ mod tests {
         topic.queues[0].reserve(&chain(9, 1));
         topic.release(Term(1), 0, &chain(5, 1), false);
         assert_eq!(topic.queues[0].start(0), Some(9), "a late end of the old term changes nothing");
+    }
+
+    #[test]
+    fn only_a_chain_that_moved_and_handed_out_gives_nothing_back() {
+        assert!(!chain(5, 1).gives_back(true));
+        assert!(chain(5, 1).gives_back(false), "refused");
+        assert!(chain(5, 0).gives_back(true), "an ordered queue is free again");
+        assert!(Reserved { again: vec![1], ..chain(5, 1) }.gives_back(true), "retries may have been refused");
     }
 
     #[test]

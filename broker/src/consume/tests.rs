@@ -272,6 +272,26 @@ async fn unacked_message_comes_again_with_attempt_2_and_the_old_handle_is_stale(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiting_receive_gets_what_another_did_not_settle_within_its_poll() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let node = Node::with_topic(dir.path(), 2).await;
+    let short = || Receive { invisible: Some(Duration::from_secs(2)), ..poll(12_000) };
+    let receive = || async { (node.receive(short()).await, Instant::now()) };
+    let sending = async {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        node.send([(0, "", "m".to_owned())]).await;
+    };
+    let (one, other, ()) = tokio::join!(receive(), receive(), sending);
+    let (first, second) = if one.1 < other.1 { (one, other) } else { (other, one) };
+    assert_eq!((bodies(&first.0), bodies(&second.0)), (vec!["m".to_owned()], vec!["m".to_owned()]));
+    assert_eq!(system(&first.0[0]).delivery_attempt(), 1);
+    assert_eq!(system(&second.0[0]).delivery_attempt(), 2);
+    let after = second.1 - first.1;
+    assert!((1_500..3_000).contains(&after.as_millis()), "at its invisible end: {after:?}");
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acks_and_deliveries_survive_stop_and_kill() {
     let dir = tempfile::tempdir().expect("a folder");
     let mut node = Node::with_topic(dir.path(), 2).await;

@@ -27,6 +27,13 @@ impl Arrivals {
         Arc::clone(bells.entry(topic_id).or_default())
     }
 
+    /// Tells the waiting receives of one topic to look again.
+    pub(crate) fn ring(&self, topic_id: u32) {
+        if let Some(bell) = self.bells.lock().get(&topic_id) {
+            bell.notify_waiters();
+        }
+    }
+
     pub(crate) fn wake(&self, topics: &BTreeSet<u32>) {
         if topics.is_empty() {
             return;

@@ -174,7 +174,7 @@ impl Machine {
         let at = head.at();
         match item.kind {
             command::MESSAGE => self.message(head, item, batch, effects),
-            command::DELIVER => decoded(item, |command| self.deliver(&command, at, batch)),
+            command::DELIVER => decoded(item, |command| self.deliver(&command, at, batch, effects)),
             command::ACK => decoded(item, |command| self.ack(&command, at, batch)),
             command::CHANGE_INVISIBLE => decoded(item, |command| self.change(&command, at, batch, effects)),
             command::CLIENT_GONE => decoded(item, |command| self.client_gone(&command, at, batch, effects)),
@@ -249,14 +249,26 @@ impl Machine {
         Ok(ProgressKey { group, queue: QueueId::new(topic_id, life, queue) })
     }
 
-    fn deliver(&mut self, command: &DeliverCommand, at: At, batch: &mut WriteBatch) -> ItemResult {
+    fn deliver(
+        &mut self,
+        command: &DeliverCommand,
+        at: At,
+        batch: &mut WriteBatch,
+        effects: &mut Effects,
+    ) -> ItemResult {
         let key = match self.progress_key(command.group_id, command.group_incarnation, command.queue) {
             Ok(key) => key,
             Err(code) => return code_only(code),
         };
         let next = self.topics.next(key.queue).unwrap_or(0);
         match self.deliveries.lock().deliver(key, command, next, at, batch) {
-            Ok(deliver) => ItemResult { deliver: Some(deliver), ..ItemResult::default() },
+            Ok(deliver) => {
+                // Who waits has to know when this comes again.
+                if !deliver.taken.is_empty() || !deliver.again.is_empty() {
+                    effects.wake.insert(key.queue.topic_id);
+                }
+                ItemResult { deliver: Some(deliver), ..ItemResult::default() }
+            }
             Err(code) => code_only(code),
         }
     }
