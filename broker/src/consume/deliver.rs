@@ -218,13 +218,13 @@ impl Proposal {
                 drop(hold);
                 Err(error.into())
             }
-            // A poll ends without messages when leadership does.
-            Err(ProposeError::Discarded) => {
-                hold.unknown();
-                Ok(Vec::new())
-            }
             Err(error) => {
-                drop(answer.send(Err(error.into())));
+                // A poll ends without messages when leadership does.
+                let outcome = match error {
+                    ProposeError::Discarded => Ok(Vec::new()),
+                    error => Err(error.into()),
+                };
+                drop(answer.send(outcome));
                 return settle(&raft, fence, hold).await;
             }
         };
@@ -233,20 +233,22 @@ impl Proposal {
     }
 }
 
-/// Waits until an entry of unknown outcome can no longer be applied, then ends its reservations.
+/// Waits until an entry of unknown outcome is applied or can no longer be, or its term is over; then ends its
+/// reservations.
 async fn settle(raft: &RaftGroup, fence: Option<EncodedItem>, hold: Hold) {
-    let Some(fence) = fence else { return };
-    loop {
+    let Some(fence) = fence else { return hold.unknown() };
+    let leadership = raft.leadership();
+    // A refusal alone says nothing: a leader that fails to hand over goes on in its term.
+    while leadership.borrow().term == hold.term() {
         tokio::time::sleep(FENCE_PAUSE).await;
         match raft.propose(hold.term(), vec![fence.clone()], Instant::now() + FENCE_WITHIN).await {
             // What follows in the chain picks up the applied cursor once the chain has ended.
             Ok(_) => return drop(hold),
-            Err(ProposeError::NotLeader { .. } | ProposeError::Discarded | ProposeError::Stopped { .. }) => {
-                return hold.unknown();
-            }
+            Err(ProposeError::Stopped { .. }) => break,
             Err(_) => {}
         }
     }
+    hold.unknown();
 }
 
 fn accepted(proposed: &Proposed, hold: Hold) -> Result<Vec<Accepted>, BrokerError> {
