@@ -207,7 +207,8 @@ pub enum AckError {
     /// A server refused it for good.
     #[error("refused: {0}")]
     Refused(Cause),
-    /// No answer in time. Repeating the call is harmless.
+    /// It may have been done: no answer in time, or a refusal that may be the echo of an attempt before it. Repeating
+    /// the call is harmless.
     #[error("outcome unknown: {0}")]
     Unknown(Cause),
 }

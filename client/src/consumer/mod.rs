@@ -20,6 +20,7 @@ use crate::message::{FilterExpression, MessageView};
 use crate::outcome::status_of;
 use crate::pursuit::MessagingClient;
 use receive::Receive;
+use settle::Settlement;
 
 /// Most messages of one receive.
 pub const RECEIVE_BATCH_MAX: usize = 32;
@@ -189,6 +190,9 @@ impl SimpleConsumer {
     }
 
     /// Changes the invisible time of a delivery, counted from now; returns the message with its new handle.
+    ///
+    /// After [`AckError::Unknown`] the handle may have been replaced, and the new one is not known: the message then
+    /// comes again after the new invisible time.
     pub async fn change_invisible(
         &self,
         message: &MessageView,
@@ -210,7 +214,7 @@ impl SimpleConsumer {
             async move { client.change_invisible_duration(request).await }
         };
         let codes = |answer: &v2::ChangeInvisibleDurationResponse| vec![status_of(answer.status.as_ref())];
-        let (answer, outcomes) = shared.settle(&group, &topic, 1, call, codes).await?;
+        let (answer, outcomes) = shared.settle(Settlement::Change, &group, &topic, 1, call, codes).await?;
         outcomes.into_iter().next().unwrap_or(Err(AckError::Unknown(Cause::Closed)))?;
         Ok(message.with_receipt_handle(answer.receipt_handle))
     }

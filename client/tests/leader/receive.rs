@@ -101,3 +101,19 @@ async fn an_ack_tells_expired_from_unknown() {
     assert!(matches!(unknown, AckError::Unknown(_)), "{unknown:?}");
     assert!(started.elapsed() < Duration::from_millis(2_500));
 }
+
+#[tokio::test]
+async fn a_handle_that_a_lost_change_may_have_replaced_is_not_called_expired() {
+    let standin = Standin::start();
+    let consumer = consumer(&standin);
+    next(&standin, [ReceiveStep::Messages(vec!["a"])]);
+    let messages = consumer.receive(1, INVISIBLE, SOON).await.expect("an answer");
+    for codes in [[50_400, 40_013], [40_800, 40_013], [50_400, 40_000]] {
+        standin.state.lock().changes.extend(codes);
+        let error = consumer.change_invisible(&messages[0], INVISIBLE).await.expect_err("no new handle");
+        assert!(matches!(error, AckError::Unknown(_)), "{codes:?}: {error:?}");
+    }
+    standin.state.lock().changes.extend([42_900, 40_013]);
+    let error = consumer.change_invisible(&messages[0], INVISIBLE).await.expect_err("it is over");
+    assert!(matches!(error, AckError::Expired(_)), "nothing was proposed before: {error:?}");
+}

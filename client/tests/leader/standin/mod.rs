@@ -77,6 +77,8 @@ pub struct State {
     results: HashMap<(u64, u32, u64), i64>,
     pub receive: VecDeque<services::ReceiveStep>,
     pub acks: VecDeque<i32>,
+    /// Codes of changes of the invisible time; 20000 when there is none.
+    pub changes: VecDeque<i32>,
     pub acked: Vec<String>,
     /// Codes of the next administrative changes; OK when there is none.
     pub admin: VecDeque<i32>,

@@ -287,8 +287,9 @@ impl MessagingService for Node {
         if let Some(response) = self.redirect(none) {
             return Ok(response);
         }
+        let code = self.state.lock().changes.pop_front().unwrap_or(20_000);
         let receipt_handle = format!("changed {}", request.into_inner().receipt_handle);
-        Ok(Response::new(v2::ChangeInvisibleDurationResponse { status: status(20_000), receipt_handle }))
+        Ok(Response::new(v2::ChangeInvisibleDurationResponse { status: status(code), receipt_handle }))
     }
 
     async fn notify_client_termination(
