@@ -35,6 +35,7 @@ pub(crate) enum Verdict {
 
 impl Verdict {
     /// The table of what is certain: 50002, 501xx, 505xx, 42900, and 4xxxx but 40800 were never proposed.
+    /// 40800 is not sent by a broker of this project; a server between may say it of a call that was done.
     pub(crate) fn of(code: i32) -> Self {
         match code {
             code::OK => Self::Done,
