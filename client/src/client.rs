@@ -112,12 +112,24 @@ impl ClientBuilder {
         self.name_servers.iter().chain(&self.brokers).try_for_each(|address| check_address(address))?;
         self.client_id.iter().try_for_each(|id| mq_protocol::names::client_id(id))?;
         in_range("connections per node", self.connections_per_node as u64, 1, 16)?;
-        let connect_ms = u64::try_from(self.connect_timeout.as_millis()).unwrap_or(u64::MAX);
-        in_range("connect timeout in ms", connect_ms, 1, 60_000)?;
+        in_range("connect timeout in ms", millis(self.connect_timeout), 1, 60_000)?;
         let identity = Identity::new(self.client_id);
         let pool = Pool::new(self.connect_timeout, self.connections_per_node);
         Ok(Client { core: Arc::new(Core::new(identity, pool, self.name_servers, self.brokers)) })
     }
+}
+
+/// Longest time limit of a call.
+const TIMEOUT_MS_MAX: u64 = 24 * 3_600_000;
+
+/// Checks a call's time limit. Within the range a deadline made of it cannot overflow.
+pub(crate) fn timeout_in_range(what: &'static str, timeout: Duration) -> Result<(), ConfigError> {
+    in_range(what, millis(timeout), 1, TIMEOUT_MS_MAX)
+}
+
+/// Whole milliseconds.
+pub(crate) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 pub(crate) fn in_range(what: &'static str, value: u64, min: u64, max: u64) -> Result<(), ConfigError> {

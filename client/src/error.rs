@@ -52,6 +52,9 @@ pub enum InvalidMessage {
     /// A name or another text that is not allowed, or too much of them.
     #[error(transparent)]
     Text(#[from] mq_protocol::names::Invalid),
+    /// A setting of the send itself, for example its time limit, out of its range.
+    #[error(transparent)]
+    Setting(#[from] ConfigError),
 }
 
 /// Why the last attempt of a call did not give the answer.
@@ -201,6 +204,9 @@ pub enum ReceiveError {
 /// An ack or a change of the invisible time that was not confirmed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AckError {
+    /// The call itself is wrong (a number out of range); no server was asked.
+    #[error(transparent)]
+    Invalid(#[from] ConfigError),
     /// The delivery is over: its invisible time has ended or its handle was replaced. The message comes again.
     #[error("the receipt handle is no longer valid: {0}")]
     Expired(Cause),

@@ -129,7 +129,7 @@ impl Admin {
 
     /// Compares the name servers.
     pub async fn name_digest(&self) -> Result<DigestReport, AdminError> {
-        let deadline = Instant::now() + self.timeout;
+        let deadline = self.deadline()?;
         let mark = loop {
             let answer = self
                 .ask_name_server(|mut registry, core| {
@@ -165,7 +165,7 @@ impl Admin {
     where
         R: Future<Output = Result<cluster::ReadDigestResponse, CallError>>,
     {
-        let deadline = Instant::now() + self.timeout;
+        let deadline = self.deadline().map_err(|error| error.to_string())?;
         loop {
             let error = match ask().await {
                 Ok(answer) => match check(answer.result.as_ref()) {

@@ -17,7 +17,7 @@ use mq_protocol::names;
 use tokio::time::Instant;
 use tonic::transport::Channel;
 
-use crate::client::Client;
+use crate::client::{Client, timeout_in_range};
 use crate::core::{CallError, Core};
 use crate::error::{Cause, ConfigError};
 use crate::outcome::Verdict;
@@ -90,11 +90,16 @@ impl Admin {
         Self { core: client.core, timeout: Duration::from_secs(5) }
     }
 
-    /// Sets how long a call may last, retries included; 5 s by default.
+    /// Sets how long a call may last, retries included: 1 ms to 24 h, 5 s by default. Checked by the calls.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
+    }
+
+    fn deadline(&self) -> Result<Instant, AdminError> {
+        timeout_in_range("timeout in ms", self.timeout)?;
+        Ok(Instant::now() + self.timeout)
     }
 
     /// The broker groups of the cluster, ordered by name.
@@ -201,7 +206,7 @@ impl Admin {
     where
         R: Future<Output = Result<tonic::Response<(Option<cluster::AdminResult>, T)>, tonic::Status>>,
     {
-        let deadline = Instant::now() + self.timeout;
+        let deadline = self.deadline()?;
         let mut last = AdminError::Unavailable(Cause::NoLeader { broker_group: group.to_owned() });
         while Instant::now() < deadline {
             match self.api_addresses(group).await {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use mq_protocol::{headers, names, v2};
 use tokio::time::Instant;
 
-use crate::client::{Client, in_range};
+use crate::client::{Client, in_range, millis, timeout_in_range};
 use crate::core::Core;
 use crate::error::{AckError, Cause, ConfigError, ReceiveError};
 use crate::message::{FilterExpression, MessageView};
@@ -24,6 +24,8 @@ use settle::Settlement;
 
 /// Most messages of one receive.
 pub const RECEIVE_BATCH_MAX: usize = 32;
+/// Longest invisible time that a broker can be set to allow; most allow less and say so.
+const INVISIBLE_MS_MAX: u64 = 7 * 86_400_000;
 /// A receive lasts at most this much longer than its wait.
 const RECEIVE_MARGIN: Duration = Duration::from_secs(3);
 /// With several topics or broker groups, one of them is waited for at most this long before the next one's turn.
@@ -93,7 +95,7 @@ impl SimpleConsumerBuilder {
         if self.subscriptions.is_empty() {
             return Err(ConfigError::NoSubscription);
         }
-        in_range("timeout in ms", millis(self.timeout), 1, 24 * 3_600_000)?;
+        timeout_in_range("timeout in ms", self.timeout)?;
         let mut subscriptions = Vec::with_capacity(self.subscriptions.len());
         for (topic, filter) in self.subscriptions {
             names::topic(&topic)?;
@@ -124,7 +126,7 @@ impl SimpleConsumer {
         wait: Duration,
     ) -> Result<Vec<MessageView>, ReceiveError> {
         in_range("messages of a receive", max as u64, 1, RECEIVE_BATCH_MAX as u64)?;
-        in_range("invisible time in ms", millis(invisible), 1, 12 * 3_600_000)?;
+        in_range("invisible time in ms", millis(invisible), 1, INVISIBLE_MS_MAX)?;
         in_range("wait in ms", millis(wait), 0, 3_600_000)?;
         let shared = &self.shared;
         let poll_end = Instant::now() + wait;
@@ -198,6 +200,7 @@ impl SimpleConsumer {
         message: &MessageView,
         invisible: Duration,
     ) -> Result<MessageView, AckError> {
+        in_range("invisible time in ms", millis(invisible), 0, INVISIBLE_MS_MAX)?;
         let shared = &self.shared;
         let topic = message.resource().cloned().unwrap_or_default();
         let body = v2::ChangeInvisibleDurationRequest {
@@ -244,10 +247,6 @@ fn direct<T>(core: &Core, body: T, time: Duration) -> tonic::Request<T> {
     let mut request = core.identity.request(body, time);
     crate::identity::put(request.metadata_mut(), headers::NO_FORWARD, "1");
     request
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn duration(duration: Duration) -> prost_types::Duration {

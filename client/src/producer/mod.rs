@@ -25,9 +25,9 @@ use parking_lot::Mutex;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::Instant;
 
-use crate::client::{Client, in_range};
+use crate::client::{Client, in_range, timeout_in_range};
 use crate::core::Core;
-use crate::error::{Cause, ConfigError, NotStored, SendError};
+use crate::error::{Cause, ConfigError, InvalidMessage, NotStored, SendError};
 use crate::group::BrokerGroup;
 use crate::message::Message;
 use lane::{Lane, Pending, Taken};
@@ -123,8 +123,7 @@ impl ProducerBuilder {
 
     /// Checks the settings.
     pub fn build(self) -> Result<Producer, ConfigError> {
-        let timeout_ms = u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX);
-        in_range("send timeout in ms", timeout_ms, 1, 24 * 3_600_000)?;
+        timeout_in_range("send timeout in ms", self.timeout)?;
         in_range("requests in flight", self.requests_in_flight as u64, 1, 64)?;
         let id = self.id.unwrap_or_else(|| random::u64().max(1));
         in_range("producer id", id, 1, u64::MAX)?;
@@ -158,9 +157,10 @@ impl Producer {
         self.send_within(message, self.shared.timeout).await
     }
 
-    /// As [`send`](Self::send), with a time limit of its own.
+    /// As [`send`](Self::send), with a time limit of its own: 1 ms to 24 h.
     pub async fn send_within(&self, message: Message, timeout: Duration) -> Result<SendReceipt, SendError> {
         message.check()?;
+        timeout_in_range("send timeout in ms", timeout).map_err(InvalidMessage::from)?;
         let shared = &self.shared;
         let started = Instant::now();
         let deadline = started + timeout;

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use crate::standin::services::ReceiveStep;
 use crate::standin::{Standin, TOPIC};
-use mq_client::{AckError, FilterExpression, ReceiveError, SimpleConsumer};
+use mq_client::admin::AdminError;
+use mq_client::{AckError, ConfigError, FilterExpression, ReceiveError, SimpleConsumer};
 
 const SOON: Duration = Duration::from_millis(200);
 const INVISIBLE: Duration = Duration::from_secs(30);
@@ -116,4 +117,30 @@ async fn a_handle_that_a_lost_change_may_have_replaced_is_not_called_expired() {
     standin.state.lock().changes.extend([42_900, 40_013]);
     let error = consumer.change_invisible(&messages[0], INVISIBLE).await.expect_err("it is over");
     assert!(matches!(error, AckError::Expired(_)), "nothing was proposed before: {error:?}");
+}
+
+#[tokio::test]
+async fn times_out_of_range_are_refused_before_a_server_is_asked() {
+    let standin = Standin::start();
+    let consumer = consumer(&standin);
+    for (invisible, wait) in [(Duration::MAX, SOON), (Duration::ZERO, SOON), (INVISIBLE, Duration::MAX)] {
+        let error = consumer.receive(1, invisible, wait).await.expect_err("out of range");
+        assert!(matches!(error, ReceiveError::Invalid(ConfigError::Range { .. })), "{error:?}");
+    }
+    assert_eq!(standin.state.lock().routes_asked, 0);
+    next(&standin, [ReceiveStep::Messages(vec!["a"])]);
+    let messages = consumer.receive(1, INVISIBLE, SOON).await.expect("an answer");
+    let error = consumer.change_invisible(&messages[0], Duration::MAX).await.expect_err("out of range");
+    assert!(matches!(error, AckError::Invalid(ConfigError::Range { value: u64::MAX, .. })), "{error:?}");
+    consumer.change_invisible(&messages[0], Duration::ZERO).await.expect("visible at once");
+    for timeout in [Duration::MAX, Duration::ZERO] {
+        let error = standin
+            .client()
+            .admin()
+            .timeout(timeout)
+            .transfer_leadership("", 1)
+            .await
+            .expect_err("out of range");
+        assert!(matches!(error, AdminError::Invalid(_)), "{error:?}");
+    }
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::standin::{GROUP, Standin, Step, TOPIC};
-use mq_client::{Cause, InvalidMessage, Message, NotStored, Producer, SendError};
+use mq_client::{Cause, ConfigError, InvalidMessage, Message, NotStored, Producer, SendError};
 
 fn producer(standin: &Standin, timeout_ms: u64) -> Producer {
     let builder = standin.client().producer().timeout(Duration::from_millis(timeout_ms));
@@ -198,7 +198,19 @@ async fn what_no_server_would_take_is_refused_before_one_is_asked() {
     assert_eq!(why, NotStored::Invalid(InvalidMessage::BodyEmpty));
     let why = not_stored(producer(&standin, 5_000).send(Message::new("no such name", "a")).await);
     assert!(matches!(why, NotStored::Invalid(InvalidMessage::Text(_))), "{why:?}");
+    let producer = producer(&standin, 5_000);
+    let times =
+        [(Duration::MAX, u64::MAX), (Duration::from_millis(86_400_001), 86_400_001), (Duration::ZERO, 0)];
+    for (time, ms) in times {
+        let why = not_stored(producer.send_within(message("a"), time).await);
+        let range = ConfigError::Range { what: "send timeout in ms", value: ms, min: 1, max: 86_400_000 };
+        assert_eq!(why, NotStored::Invalid(InvalidMessage::Setting(range)));
+    }
     assert_eq!((standin.seen().len(), standin.state.lock().routes_asked), (0, 0));
+    producer
+        .send_within(message("a"), Duration::from_secs(86_400))
+        .await
+        .expect("the longest time is allowed");
 }
 
 #[tokio::test]

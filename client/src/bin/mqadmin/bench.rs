@@ -16,6 +16,8 @@ use crate::outcome::{Failure, Outcome};
 use crate::output;
 use crate::topics::broker_groups;
 
+/// Longest time of measuring, and of warming up before it.
+const TIME_MAX: Duration = Duration::from_secs(86_400);
 /// Latencies are recorded in microseconds up to a minute.
 const LATENCY_MAX_US: u64 = 60_000_000;
 
@@ -56,6 +58,15 @@ struct Measured {
 }
 
 pub(crate) async fn run(connection: &Connection, arguments: BenchArguments) -> Outcome {
+    let longest = arguments.duration.max(arguments.warm_up);
+    if longest > TIME_MAX {
+        let text = format!(
+            "{} s of measuring or warming up, the limit is {} s",
+            longest.as_secs(),
+            TIME_MAX.as_secs()
+        );
+        return Err(Failure::wrong_use(text));
+    }
     let client = connection.client()?;
     if !arguments.no_create {
         create(&client.admin(), &arguments.topic).await?;
