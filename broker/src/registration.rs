@@ -136,8 +136,11 @@ impl Reporter {
                 Round::Failed
             }
             Some(_) => {
-                told.index = Some(index);
-                told.topics = topics;
+                // A sign of life tells of no topics.
+                if told.index != Some(index) {
+                    told.index = Some(index);
+                    told.topics = topics;
+                }
                 Round::Done
             }
         }
@@ -192,16 +195,9 @@ impl Reporter {
 
 /// All topics and the log index of their last change, from one moment.
 fn snapshot(view: &StateView) -> (u64, BTreeMap<(String, String), Arc<Topic>>) {
-    let changed = view.topics_changed();
-    loop {
-        let before = *changed.borrow();
-        let topics = view.topics();
-        let after = *changed.borrow();
-        if before == after {
-            let key = |topic: &Arc<Topic>| (topic.namespace.clone(), topic.name.clone());
-            return (after, topics.into_iter().map(|topic| (key(&topic), topic)).collect());
-        }
-    }
+    let (index, topics) = view.topics_with_index();
+    let key = |topic: &Arc<Topic>| (topic.namespace.clone(), topic.name.clone());
+    (index, topics.into_iter().map(|topic| (key(&topic), topic)).collect())
 }
 
 fn increment(

@@ -75,6 +75,7 @@ pub fn open(deps: ApplyDeps, backend: Backend) -> Result<(BrokerApply, StateView
     let queues = QueueTable::open(fs, &dir.join("consumequeue"))?;
     queues.cut(&machine.topics().all_next())?;
     let applied = store.applied()?.unwrap_or_default();
+    machine.catalog.write().opened_at(applied.index.0);
     let arrivals = Arc::new(Arrivals::default());
     let shared = Arc::new(Shared {
         log,

@@ -69,6 +69,8 @@ pub(crate) struct Catalog {
     topics_by_id: BTreeMap<u32, Arc<Topic>>,
     groups: BTreeMap<String, Arc<SubscriptionGroup>>,
     groups_by_id: BTreeMap<u32, Arc<SubscriptionGroup>>,
+    /// Log index of the last change of a topic; at first, of what was applied when the state was opened.
+    topics_index: u64,
 }
 
 /// Namespace and name as one key; neither may hold a NUL.
@@ -89,12 +91,24 @@ impl Catalog {
         self.topics.values().cloned().collect()
     }
 
-    pub(crate) fn put_topic(&mut self, topic: Arc<Topic>) {
+    /// All topics and the log index of their last change: one cannot be newer than the other.
+    pub(crate) fn topics_with_index(&self) -> (u64, Vec<Arc<Topic>>) {
+        (self.topics_index, self.topics())
+    }
+
+    /// The topics are what the log says up to this index.
+    pub(crate) fn opened_at(&mut self, index: u64) {
+        self.topics_index = index;
+    }
+
+    pub(crate) fn put_topic(&mut self, topic: Arc<Topic>, index: u64) {
+        self.topics_index = index;
         self.topics_by_id.insert(topic.id, Arc::clone(&topic));
         self.topics.insert(full_name(&topic.namespace, &topic.name), topic);
     }
 
-    pub(crate) fn remove_topic(&mut self, topic: &Topic) {
+    pub(crate) fn remove_topic(&mut self, topic: &Topic, index: u64) {
+        self.topics_index = index;
         self.topics_by_id.remove(&topic.id);
         self.topics.remove(&full_name(&topic.namespace, &topic.name));
     }
@@ -119,5 +133,30 @@ impl Catalog {
     pub(crate) fn remove_group(&mut self, group: &SubscriptionGroup) {
         self.groups_by_id.remove(&group.id);
         self.groups.remove(&full_name(&group.namespace, &group.name));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn topics_and_the_index_of_their_last_change_go_together() {
+        let topic = Arc::new(Topic {
+            namespace: String::new(),
+            name: "t".to_owned(),
+            id: 1,
+            incarnation: 1,
+            queues: 8,
+            permission: READ | WRITE,
+            message_type: 1,
+        });
+        let mut catalog = Catalog::default();
+        catalog.opened_at(4);
+        assert_eq!(catalog.topics_with_index(), (4, vec![]));
+        catalog.put_topic(Arc::clone(&topic), 6);
+        assert_eq!(catalog.topics_with_index(), (6, vec![Arc::clone(&topic)]));
+        catalog.remove_topic(&topic, 9);
+        assert_eq!(catalog.topics_with_index(), (9, vec![]));
     }
 }

@@ -30,8 +30,11 @@ use super::producers::{MAX_PRODUCERS, Producers, Verdict};
 use super::repeats::{MAX_REPEATS, Repeats};
 use super::topics::{self, Topics};
 
-/// The feature level that this program knows, and that a new group has.
+/// The highest feature level that this program knows.
 pub const KNOWN_FEATURE_LEVEL: u32 = 1;
+
+/// The feature level of a state that says nothing of it. Never changes: members of different versions agree on it.
+const BIRTH_FEATURE_LEVEL: u32 = 1;
 
 /// What a frame says of itself.
 #[derive(Clone, Copy, Debug)]
@@ -106,10 +109,10 @@ impl Machine {
         let groups = Groups::load(state)??;
         let feature_level = match state.get(META, FEATURE_LEVEL)? {
             Some(value) => Numbers(&value).u32().ok_or_else(|| BadState::of(META))?,
-            None => KNOWN_FEATURE_LEVEL,
+            None => BIRTH_FEATURE_LEVEL,
         };
         let mut catalog = Catalog::default();
-        topics.all_living().for_each(|topic| catalog.put_topic(Arc::clone(topic)));
+        topics.all_living().for_each(|topic| catalog.put_topic(Arc::clone(topic), 0));
         groups.all_living().for_each(|group| catalog.put_group(Arc::clone(group)));
         Ok(Self {
             topics,
@@ -178,7 +181,7 @@ impl Machine {
             command::ACK => decoded(item, |command| self.ack(&command, at, batch)),
             command::CHANGE_INVISIBLE => decoded(item, |command| self.change(&command, at, batch, effects)),
             command::CLIENT_GONE => decoded(item, |command| self.client_gone(&command, at, batch, effects)),
-            command::TOPIC => decoded(item, |command| self.topic(&command, batch, effects)),
+            command::TOPIC => decoded(item, |command| self.topic(&command, at, batch, effects)),
             command::SUBSCRIPTION_GROUP => decoded(item, |command| self.group(&command, batch)),
             command::PRODUCER => decoded(item, |command| self.producer(command, batch)),
             command::DIGEST_MARK => decoded(item, |command: DigestMarkCommand| {
@@ -318,7 +321,13 @@ impl Machine {
         ItemResult::default()
     }
 
-    fn topic(&mut self, command: &TopicCommand, batch: &mut WriteBatch, effects: &mut Effects) -> ItemResult {
+    fn topic(
+        &mut self,
+        command: &TopicCommand,
+        at: At,
+        batch: &mut WriteBatch,
+        effects: &mut Effects,
+    ) -> ItemResult {
         let (result, changed) = match self.topics.command(command, batch) {
             Ok(done) => done,
             Err((code, detail)) => return refused(code, detail),
@@ -328,7 +337,7 @@ impl Machine {
             topics::Changed::Put(topic) => {
                 effects.topics_changed = true;
                 effects.wake.insert(topic.id);
-                self.catalog.write().put_topic(topic);
+                self.catalog.write().put_topic(topic, at.index);
             }
             topics::Changed::Deleted(topic) => {
                 effects.topics_changed = true;
@@ -338,7 +347,7 @@ impl Machine {
                 effects.removed.push((topic.id, topic.incarnation));
                 self.deliveries.lock().remove_topic(topic.id, batch);
                 self.repeats.remove_topic(topic.id, batch);
-                self.catalog.write().remove_topic(&topic);
+                self.catalog.write().remove_topic(&topic, at.index);
             }
         }
         ItemResult { topic: Some(result), ..ItemResult::default() }

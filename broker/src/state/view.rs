@@ -57,6 +57,13 @@ impl StateView {
         self.0.catalog.read().topics()
     }
 
+    /// All living topics and the log index of their last change, from one moment; at first, the index of what was
+    /// applied when the state was opened.
+    #[must_use]
+    pub fn topics_with_index(&self) -> (u64, Vec<Arc<Topic>>) {
+        self.0.catalog.read().topics_with_index()
+    }
+
     /// The living subscription group of that name.
     #[must_use]
     pub fn group(&self, namespace: &str, name: &str) -> Option<Arc<SubscriptionGroup>> {
@@ -88,7 +95,7 @@ impl StateView {
         *self.0.applied.lock()
     }
 
-    /// Log index of the last change of a topic; at first, of what was applied when the state was opened.
+    /// Changes after topics did; what they are then says [`StateView::topics_with_index`].
     #[must_use]
     pub fn topics_changed(&self) -> watch::Receiver<u64> {
         self.0.topics_changed.subscribe()
