@@ -9,6 +9,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use mq_runtime::admin_http::{self, BindError};
 use mq_runtime::shutdown::Shutdown;
 use mq_runtime::tasks::{OnError, Tasks};
+use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -17,7 +18,9 @@ use tonic::service::Routes;
 
 use super::grpc::context::{Peer, Port};
 
-/// A new connection has this long to speak.
+/// What each HTTP/2 connection begins with.
+const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// A new connection has this long to say the preface.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 /// A silent connection is asked for a sign of life this often, and closed when none comes: dead peers are noticed
 /// within 60 s (RB-52).
@@ -132,13 +135,29 @@ impl Accept {
     }
 }
 
+/// Reads the preface; false as soon as what comes is something else.
+async fn says_preface(stream: &mut (impl AsyncRead + Unpin)) -> bool {
+    let mut first = [0; PREFACE.len()];
+    let mut len = 0;
+    while len < first.len() {
+        match stream.read(&mut first[len..]).await {
+            Ok(more @ 1..) => len += more,
+            _ => return false,
+        }
+        if first[..len] != PREFACE[..len] {
+            return false;
+        }
+    }
+    true
+}
+
 async fn connection(stream: TcpStream, peer: Peer, routes: Routes, stop: CancellationToken) {
     let _ = stream.set_nodelay(true);
-    let mut first = [0; 1];
-    match tokio::time::timeout(SILENCE_MAX, stream.peek(&mut first)).await {
-        Ok(Ok(1..)) => {}
-        _ => return,
+    let (mut reading, writing) = stream.into_split();
+    if !matches!(tokio::time::timeout(SILENCE_MAX, says_preface(&mut reading)).await, Ok(true)) {
+        return;
     }
+    let stream = tokio::io::join(PREFACE.as_slice().chain(reading), writing);
     let service = hyper::service::service_fn(move |mut request: http::Request<hyper::body::Incoming>| {
         request.extensions_mut().insert(peer);
         routes.clone().call(request)
@@ -167,5 +186,28 @@ async fn connection(stream: TcpStream, peer: Peer, routes: Routes, stop: Cancell
     };
     if let Err(error) = ended {
         tracing::debug!(address = %peer.address, %error, "connection ended");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn only_the_whole_preface_is_taken() {
+        let mut whole: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nrest";
+        assert!(says_preface(&mut whole).await);
+        assert_eq!(whole, b"rest", "what follows is left");
+        for mut bad in [&b""[..], b"P", b"GET / HTTP/1.1\r\n\r\n", &PREFACE[..23]] {
+            assert!(!says_preface(&mut bad).await);
+        }
+    }
+
+    #[tokio::test]
+    async fn one_byte_and_silence_is_no_preface() {
+        let (mut ours, mut theirs) = tokio::io::duplex(64);
+        tokio::io::AsyncWriteExt::write_all(&mut theirs, b"P").await.expect("room");
+        let said = tokio::time::timeout(Duration::from_millis(50), says_preface(&mut ours)).await;
+        assert!(said.is_err(), "still waited for, until the time is over");
     }
 }
