@@ -30,7 +30,9 @@ const PAUSE: Duration = Duration::from_millis(30);
 const REPLACED_GRACE: Duration = Duration::from_millis(200);
 /// Connections to other nodes; addresses come from memberships, so that this is never reached in practice.
 const CHANNELS_MAX: usize = 256;
-/// Largest message between nodes: a body of 4 MiB with everything around it, several in a batch.
+/// Largest request: what fits into one frame of the log, with what a request has around it.
+pub const REQUEST_BYTES_MAX: usize = 9 << 20;
+/// Largest answer between nodes: bodies of 4 MiB with everything around them, several in a batch.
 pub const MESSAGE_BYTES_MAX: usize = 130 << 20;
 
 /// A reply that carries a status of the protocol.

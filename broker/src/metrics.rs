@@ -2,6 +2,7 @@
 //! adds is named `raftmq_…`. Every label value comes from a bounded set: topics and groups that exist, clients that
 //! are remembered, fixed words.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use mq_protocol::v2;
@@ -17,10 +18,12 @@ use rustc_hash::FxHashSet;
 use crate::clients::Clients;
 use crate::group::Groups;
 use crate::produce::admit;
-use crate::state::Topic;
+use crate::state::{SubscriptionGroup, Topic};
 
 /// Longest label value that a client can bring.
 const LABEL_CHARS_MAX: usize = 32;
+/// What stands for a group that a client names and no broker group of this node has.
+const UNKNOWN_GROUP: &str = "unknown";
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct In {
@@ -251,12 +254,17 @@ impl Metrics {
     pub fn refresh(&self, groups: &Groups, clients: &Clients) {
         let mut topics = FxHashSet::default();
         let mut subscription_groups = 0;
+        let mut group_names = FxHashSet::default();
         for group in groups.iter() {
             let label = BrokerGroupLabel { group: group.name.clone() };
             if let Ok(open) = group.open() {
                 let known = open.view.topics();
                 topics.extend(known.iter().map(|t| mq_protocol::names::resource_key(&t.namespace, &t.name)));
-                subscription_groups += open.view.groups().len();
+                let known = open.view.groups();
+                subscription_groups += known.len();
+                let name =
+                    |g: &Arc<SubscriptionGroup>| mq_protocol::names::resource_key(&g.namespace, &g.name);
+                group_names.extend(known.iter().map(name));
                 self.in_flight_messages.get_or_create(&label).set(signed(open.view.in_flight()));
             }
             self.refresh_log(group, &label);
@@ -264,7 +272,7 @@ impl Metrics {
         self.topics.set(signed(topics.len() as u64));
         self.subscription_groups.set(signed(subscription_groups as u64));
         self.forget_topics(&topics);
-        self.refresh_clients(clients);
+        self.refresh_clients(clients, &group_names);
     }
 
     fn refresh_log(&self, group: &crate::group::BrokerGroup, label: &BrokerGroupLabel) {
@@ -320,13 +328,17 @@ impl Metrics {
         });
     }
 
-    fn refresh_clients(&self, clients: &Clients) {
+    fn refresh_clients(&self, clients: &Clients, groups: &FxHashSet<String>) {
         self.producer_connections.clear();
         self.consumer_connections.clear();
         let short = |text: &str| text.chars().take(LABEL_CHARS_MAX).collect::<String>();
         clients.visit(|_, client| {
             let labels = Connection {
-                consumer_group: client.group.clone(),
+                // A label is made of what exists, not of what a client says.
+                consumer_group: match client.group.is_empty() || groups.contains(&client.group) {
+                    true => client.group.clone(),
+                    false => UNKNOWN_GROUP.to_owned(),
+                },
                 language: short(&client.language),
                 version: short(&client.version),
                 protocol_type: "gRPC",

@@ -28,7 +28,7 @@ use crate::api::listener::{Bound, Listener};
 use crate::clients::Clients;
 use crate::config::{Config, ConfigError, GroupSection, TimerProfile};
 use crate::consume::Consumer;
-use crate::forward::{Forward, MESSAGE_BYTES_MAX};
+use crate::forward::{Forward, MESSAGE_BYTES_MAX, REQUEST_BYTES_MAX};
 use crate::group::{BrokerGroup, Groups, Open};
 use crate::metrics::Metrics;
 use crate::ready::{Readiness, readiness};
@@ -375,7 +375,7 @@ impl Parts {
     fn serve(&self, config: &Config, deps: &Deps, client: Bound, api: Bound) -> [Listener; 2] {
         let messaging = || {
             MessagingServiceServer::new(self.messaging.clone())
-                .max_decoding_message_size(MESSAGE_BYTES_MAX)
+                .max_decoding_message_size(REQUEST_BYTES_MAX)
                 .max_encoding_message_size(MESSAGE_BYTES_MAX)
         };
         let admin = BrokerAdminServer::new(AdminApi {

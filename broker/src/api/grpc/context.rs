@@ -7,6 +7,7 @@ use mq_protocol::headers::{self, HeaderError, ProducerNumbers};
 use mq_protocol::{names, v2};
 use tonic::metadata::MetadataMap;
 
+use crate::produce::admit;
 use crate::refusal::Refusal;
 
 /// A call without a deadline of its own gets the official clients' one.
@@ -168,6 +169,13 @@ pub fn resource_text(resource: Option<&v2::Resource>) -> String {
     })
 }
 
+/// The same of the subscription group that a client says it belongs to; empty when it names none.
+pub fn own_group(group: Option<&v2::Resource>) -> Result<String, Refusal> {
+    let Some(group) = group.filter(|group| !group.name.is_empty()) else { return Ok(String::new()) };
+    admit::group_name(group)?;
+    Ok(resource_text(Some(group)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -196,6 +204,21 @@ mod tests {
         let of = |port| CallContext::parse(&map, port, None).expect("valid headers");
         assert_eq!(of(Port::Client).forwarded, None);
         assert_eq!(of(Port::Api).forwarded.as_deref(), Some("b2"));
+    }
+
+    #[test]
+    fn a_clients_group_is_none_or_a_valid_one() {
+        let of = |namespace: &str, name: &str| {
+            own_group(Some(&v2::Resource { resource_namespace: namespace.into(), name: name.into() }))
+        };
+        assert_eq!(own_group(None), Ok(String::new()));
+        assert_eq!(
+            of(&"n".repeat(1_000), ""),
+            Ok(String::new()),
+            "nothing is kept of a group without a name"
+        );
+        assert_eq!(of("", "g"), Ok("g".to_owned()));
+        assert!(of("", "a b").is_err() && of("", &"g".repeat(1_000)).is_err() && of("a b", "g").is_err());
     }
 
     #[test]

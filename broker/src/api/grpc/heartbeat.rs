@@ -11,7 +11,7 @@ use mq_runtime::tasks::OnError;
 use tonic::{Request, Response};
 
 use super::MessagingApi;
-use super::context::{CallContext, resource_text};
+use super::context::{CallContext, own_group};
 use crate::api::status;
 use crate::forward::respond;
 use crate::group::BrokerGroup;
@@ -29,12 +29,16 @@ impl MessagingApi {
             Err(refused) => return Ok(*refused),
         };
         let heartbeat = request.into_inner();
+        let group = match own_group(heartbeat.group.as_ref()) {
+            Ok(group) => group,
+            Err(refusal) => return Ok(respond(&call, None, Err(refusal.into()))),
+        };
         self.clients.seen(
             &call.client_id,
             &call.language_text,
             &call.version,
             heartbeat.client_type,
-            &resource_text(heartbeat.group.as_ref()),
+            &group,
             call.forwarded.as_deref(),
         );
         if call.forwarded.is_none() {
@@ -68,8 +72,11 @@ impl MessagingApi {
             Err(refused) => return Ok(*refused),
         };
         let goodbye = request.into_inner();
+        let consumer = match own_group(goodbye.group.as_ref()) {
+            Ok(group) => !group.is_empty(),
+            Err(refusal) => return Ok(respond(&call, None, Err(refusal.into()))),
+        };
         self.clients.gone(&call.client_id);
-        let consumer = goodbye.group.as_ref().is_some_and(|group| !group.name.is_empty());
         if consumer {
             for group in self.groups.iter().filter(|group| group.leads()) {
                 if let Ok(open) = group.open() {

@@ -7,17 +7,21 @@ use std::time::Duration;
 use mq_protocol::v2::telemetry_command::Command;
 use mq_protocol::{v2, v2::settings::PubSub};
 use mq_runtime::tasks::OnError;
+use prost::Message as _;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Streaming};
 
 use super::MessagingApi;
-use super::context::{CallContext, Language, resource_text};
+use super::context::{CallContext, Language, own_group};
 use crate::api::status;
+use crate::refusal::Refusal;
 
 /// The same settings are pushed again this long after the first answer: a client that fetches several routes at its
 /// start can lose the first one.
 const PUSH_AGAIN: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
+/// Bytes of settings; they are kept as long as the stream.
+const SETTINGS_BYTES_MAX: usize = 64 << 10;
 /// Commands that may wait in one stream.
 const WAITING_MAX: usize = 16;
 /// A client that does not read is given up after this long.
@@ -109,7 +113,15 @@ impl Session {
     async fn received(&mut self, command: v2::TelemetryCommand) -> bool {
         match command.command {
             Some(Command::Settings(settings)) if settings.pub_sub.is_some() => {
-                self.note(&settings);
+                let group = match own_group_of(&settings) {
+                    Ok(group) => group,
+                    Err(refusal) => {
+                        let status = Some(status::of(&refusal.into()));
+                        self.write(Ok(v2::TelemetryCommand { status, command: None })).await;
+                        return false;
+                    }
+                };
+                self.note(&settings, &group);
                 self.last = Some(self.api.complete(&self.call, settings));
                 self.answer_settings().await
             }
@@ -129,14 +141,10 @@ impl Session {
         }
     }
 
-    fn note(&self, settings: &v2::Settings) {
-        let group = match &settings.pub_sub {
-            Some(PubSub::Subscription(subscription)) => resource_text(subscription.group.as_ref()),
-            _ => String::new(),
-        };
+    fn note(&self, settings: &v2::Settings, group: &str) {
         let call = &self.call;
         let client_type = settings.client_type.unwrap_or_default();
-        self.api.clients.seen(&call.client_id, &call.language_text, &call.version, client_type, &group, None);
+        self.api.clients.seen(&call.client_id, &call.language_text, &call.version, client_type, group, None);
     }
 
     async fn answer_settings(&self) -> bool {
@@ -198,6 +206,19 @@ impl MessagingApi {
     }
 }
 
+/// The group that settings name, if they are such as can be kept.
+fn own_group_of(settings: &v2::Settings) -> Result<String, Refusal> {
+    let bytes = settings.encoded_len();
+    if bytes > SETTINGS_BYTES_MAX {
+        let text = format!("settings of {bytes} bytes, allowed are {SETTINGS_BYTES_MAX}");
+        return Err(Refusal::BadRequest(text));
+    }
+    match &settings.pub_sub {
+        Some(PubSub::Subscription(subscription)) => own_group(subscription.group.as_ref()),
+        _ => Ok(String::new()),
+    }
+}
+
 /// Python understands a list only, Node an exponential policy only; the others both.
 fn consumer_policy(language: Language, max_attempts: Option<i32>, pauses_ms: &[u64]) -> v2::RetryPolicy {
     let pauses: Vec<_> = if pauses_ms.is_empty() {
@@ -233,6 +254,22 @@ fn milliseconds(ms: u64) -> prost_types::Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn settings_that_cannot_be_kept_are_refused() {
+        let of = |group: &str, agent: usize| {
+            let group = Some(v2::Resource { resource_namespace: String::new(), name: group.into() });
+            let subscription = v2::Subscription { group, ..Default::default() };
+            own_group_of(&v2::Settings {
+                user_agent: Some(v2::Ua { hostname: "h".repeat(agent), ..Default::default() }),
+                pub_sub: Some(PubSub::Subscription(subscription)),
+                ..Default::default()
+            })
+        };
+        assert_eq!(of("g", 10), Ok("g".to_owned()));
+        assert!(matches!(of("a b", 10), Err(Refusal::Invalid(_))));
+        assert!(matches!(of("g", 64 << 10), Err(Refusal::BadRequest(_))));
+    }
 
     #[test]
     fn consumers_get_the_policy_that_their_client_understands() {
