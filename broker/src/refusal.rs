@@ -9,7 +9,7 @@ use crate::error::BrokerError;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The call arrived after its own deadline.
-    #[error("the deadline of the call was over when it arrived; nothing was done")]
+    #[error("the deadline of the call has passed, nothing was done")]
     Expired,
     /// Something else is malformed.
     #[error("{0}")]

@@ -1,7 +1,7 @@
 //! Errors to wire codes, here and nowhere else. Both matches are exhaustive: a new variant has to be given a code.
 //!
-//! What a code says about a send (D19): 50002, 501xx, 505xx, 42900 and all 4xxxx but 40800 mean *certainly not
-//! stored*; 50400 and everything else mean *unknown*.
+//! What a code says about a send (D19): 50002, 501xx, 505xx, 42900 and all 4xxxx mean *certainly not
+//! stored* (40800 is never sent); 50400 and everything else mean *unknown*.
 
 use mq_protocol::headers;
 use mq_protocol::names::{Field, Invalid, Problem};
@@ -30,7 +30,8 @@ pub fn code(error: &CallError) -> Code {
 
 fn refused(refusal: &Refusal) -> Code {
     match refusal {
-        Refusal::Expired => Code::RequestTimeout,
+        // Certain; 40800 is not sent, it would leave the outcome open.
+        Refusal::Expired => Code::BadRequest,
         Refusal::BadRequest(_) => Code::BadRequest,
         Refusal::Invalid(invalid) => broken_rule(invalid),
         Refusal::Batch(_) => Code::MessageCorrupted,
@@ -91,6 +92,13 @@ pub fn reason(error: &CallError) -> Option<&'static str> {
     }
 }
 
+/// The value of `x-mq-reason` for several failures: the one that all of them have.
+pub fn common_reason<'a>(failures: impl IntoIterator<Item = &'a CallError>) -> Option<&'static str> {
+    let mut reasons = failures.into_iter().map(reason);
+    let first = reasons.next()??;
+    reasons.all(|other| other == Some(first)).then_some(first)
+}
+
 /// True when the call was refused before anything was proposed, so that a node may repeat it.
 pub fn not_proposed(code: i32) -> bool {
     code == Code::HaNotAvailable as i32
@@ -139,6 +147,17 @@ mod tests {
         assert_eq!(code(&not_proposed) as i32, 50_002);
         assert!(super::not_proposed(50_002) && !super::not_proposed(50_400));
         assert_eq!(reason(&CallError::from(BrokerError::BelowFloor)), Some("below-floor"));
+    }
+
+    #[test]
+    fn several_failures_have_a_reason_when_they_agree() {
+        let [below, older] = [BrokerError::BelowFloor, BrokerError::OlderEpoch].map(CallError::from);
+        let other = CallError::from(BrokerError::NoQuorum);
+        assert_eq!(common_reason([&below, &below]), Some("below-floor"));
+        for mixed in [vec![&below, &older], vec![&below, &other], vec![&other, &below], vec![&other], vec![]]
+        {
+            assert_eq!(common_reason(mixed), None);
+        }
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! SendMessage. The request is checked here, stored by the leader of a broker group that has the topic.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use mq_protocol::v2;
 use mq_protocol::v2::messaging_service_client::MessagingServiceClient;
+use mq_protocol::{headers, v2};
 use mq_store::Term;
+use tonic::metadata::MetadataValue;
 use tonic::{Request, Response};
 
 use super::MessagingApi;
@@ -35,12 +36,14 @@ impl MessagingApi {
             Err(error) => return Ok(respond(&call, None, Err(error))),
         };
         let (request, call_ref) = (&request, &call);
-        let response = self
+        // Set once: what sets it is the last answer.
+        let reason = &OnceLock::new();
+        let mut response = self
             .forward
             .at_leader(
                 &call,
                 target.leadership(),
-                |term| self.store(target.group(), call_ref, request, topic, term),
+                |term| self.store(target.group(), call_ref, (request, reason), topic, term),
                 |channel, headers| async move {
                     let mut client =
                         MessagingServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
@@ -50,6 +53,9 @@ impl MessagingApi {
                 },
             )
             .await;
+        if let Some(reason) = reason.get() {
+            response.metadata_mut().insert(headers::REASON, MetadataValue::from_static(reason));
+        }
         self.after(&target, &response);
         Ok(response)
     }
@@ -58,7 +64,7 @@ impl MessagingApi {
         &self,
         group: Option<&Arc<BrokerGroup>>,
         call: &CallContext,
-        request: &v2::SendMessageRequest,
+        (request, reason): (&v2::SendMessageRequest, &OnceLock<&'static str>),
         topic: &v2::Resource,
         term: Term,
     ) -> Result<v2::SendMessageResponse, CallError> {
@@ -85,7 +91,7 @@ impl MessagingApi {
         };
         let results = group.produce(&produce).await?;
         let mut entries = Vec::with_capacity(results.len());
-        let mut failed = None;
+        let mut failed = Vec::new();
         for (message, result) in request.messages.iter().zip(results) {
             let message_id = message.system_properties.as_ref().map(|system| system.message_id.clone());
             let mut entry =
@@ -99,15 +105,18 @@ impl MessagingApi {
                 Err(error) => {
                     let error = CallError::from(error);
                     entry.status = Some(status::of(&error));
-                    failed.get_or_insert(error);
+                    failed.push(error);
                 }
             }
             entries.push(entry);
         }
         // A single failure goes back as an error, with the headers that belong to it.
-        match failed {
+        match failed.pop() {
             Some(error) if entries.len() == 1 => Err(error),
-            _ => {
+            last => {
+                if let Some(common) = status::common_reason(failed.iter().chain(&last)) {
+                    let _ = reason.set(common);
+                }
                 let status = Some(status::common(entries.iter().filter_map(|entry| entry.status.as_ref())));
                 Ok(v2::SendMessageResponse { status, entries })
             }
