@@ -17,7 +17,7 @@ use super::hold::Hold;
 use super::picker::QueuePick;
 use super::read::{self, Stored};
 use super::receive::Subject;
-use super::{Consumer, Delivered, RENEWED_INVISIBLE, Receive};
+use super::{Consumer, Delivered, RENEWED_INVISIBLE, Receive, slow_files};
 use crate::error::{BrokerError, in_flight_limit};
 
 /// Pause between two tries to learn what became of a `deliver` whose outcome is unknown.
@@ -74,7 +74,13 @@ impl Consumer {
             tasks::spawn("deliver", proposing);
         }
         let sending = match places {
-            Some(places) => self.read(places).await?,
+            Some(places) => match tokio::time::timeout_at(call.deadline.into(), self.read(places)).await {
+                Ok(sending) => sending?,
+                // It may be in the log already.
+                Err(_) => {
+                    return Err(BrokerError::Unknown { reason: "the deadline passed during the reading" });
+                }
+            },
             None => filtered,
         };
         let accepted = match tokio::time::timeout_at(call.deadline.into(), outcome).await {
@@ -96,7 +102,9 @@ impl Consumer {
 
     /// Reads the records and drops from the pick what only shares a hash with a wanted tag.
     async fn read_and_filter(&self, call: &Receive, hold: &mut Hold) -> Result<Vec<Sending>, BrokerError> {
-        let mut records = self.read(places(&hold.picks)).await?.into_iter();
+        let reading = self.read(places(&hold.picks));
+        let records = tokio::time::timeout_at(call.deadline.into(), reading).await;
+        let mut records = records.map_err(|_| slow_files())??.into_iter();
         let mut sending = Vec::with_capacity(records.len());
         for pick in &mut hold.picks {
             let mut wanted = Vec::with_capacity(pick.candidates.len());

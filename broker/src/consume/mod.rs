@@ -31,6 +31,11 @@ use crate::error::BrokerError;
 use crate::state::StateView;
 use picker::Picker;
 
+/// The refusal of a receive whose files did not answer before its deadline; nothing was proposed.
+fn slow_files() -> BrokerError {
+    BrokerError::Busy { what: "receives that wait for files beyond their deadline", value: 1, limit: 0 }
+}
+
 /// Messages of one answer, at most.
 pub const MAX_BATCH: usize = 32;
 /// Invisible time of deliveries that the server is to renew.

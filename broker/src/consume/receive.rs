@@ -8,7 +8,7 @@ use mq_store::Term;
 
 use super::hold::Hold;
 use super::picker::{PickError, Picked, Wanted};
-use super::{Consumer, Delivered, MAX_BATCH, MAX_RECEIVES, Receive};
+use super::{Consumer, Delivered, MAX_BATCH, MAX_RECEIVES, Receive, slow_files};
 use crate::error::{BrokerError, in_flight_limit};
 use crate::state::keys::GroupRef;
 use crate::state::{SubscriptionGroup, Topic};
@@ -160,7 +160,11 @@ impl Consumer {
                     let hold = Hold::new(Arc::clone(&picker), group, term, picks);
                     Ok((picked, hold))
                 };
-                match tokio::task::spawn_blocking(cold).await {
+                let picking = tokio::task::spawn_blocking(cold);
+                let Ok(picked) = tokio::time::timeout_at(call.deadline.into(), picking).await else {
+                    return Err(slow_files());
+                };
+                match picked {
                     Ok(Ok((mut picked, mut hold))) => {
                         picked.queues = std::mem::take(&mut hold.picks);
                         Ok(picked)
