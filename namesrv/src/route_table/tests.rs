@@ -291,7 +291,7 @@ fn topics_whose_texts_are_equal_are_two_topics() {
     }
     let expected = [("", "%a"), ("", "a%b"), ("a", "b"), ("a", "b%c"), ("a-b", "c")];
     assert_eq!(listed, expected.map(|(namespace, name)| (namespace.to_owned(), name.to_owned())));
-    let removed = vec![TopicName { namespace: "a".into(), name: "b".into(), ..TopicName::default() }];
+    let removed = vec![TopicName { namespace: "a".into(), name: "b".into() }];
     let gone = NameIncrement { from: 10, to: 20, changed: Vec::new(), removed };
     assert_eq!(
         kept.apply(&NameReport { full: None, increment: Some(gone), ..report(1, 20) }),
