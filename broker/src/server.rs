@@ -17,6 +17,7 @@ use mq_runtime::shutdown::Shutdown;
 use mq_runtime::tasks::{OnError, Tasks};
 use mq_store::fs::FileSystem;
 use mq_store::{Backend, DataLock, StoreError};
+use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use tokio::sync::{Semaphore, oneshot};
 use tonic::service::Routes as GrpcRoutes;
@@ -248,8 +249,12 @@ async fn start_group(
     tasks: &Tasks,
 ) -> Result<Arc<BrokerGroup>, StartError> {
     let (view_out, view) = oneshot::channel::<StateView>();
+    let view_out = Mutex::new(Some(view_out));
     let backend = deps.backend;
-    let make_apply: mq_raft::MakeApply = Box::new(move |deps| {
+    let make_apply: mq_raft::MakeApply = Arc::new(move |deps| {
+        let Some(view_out) = view_out.lock().take() else {
+            return Err(mq_raft::ApplyError::Other("the state of a broker group opens once".to_owned()));
+        };
         let (apply, view) = state::open(deps, backend)?;
         // Nobody listens any more when the broker stops before the group is formed.
         let _ = view_out.send(view);

@@ -205,7 +205,7 @@ async fn start_group(
 ) -> Result<RaftGroup, RaftStartError> {
     let backend = deps.backend;
     let make_apply = move |parts: ApplyDeps| -> Result<Box<dyn mq_raft::Apply>, mq_raft::ApplyError> {
-        Ok(Box::new(state_machine::open(parts, backend, state)?))
+        Ok(Box::new(state_machine::open(parts, backend, state.clone())?))
     };
     let on_fatal = move |fatal: Fatal| {
         let exit = match fatal.exit_code() {
@@ -221,5 +221,5 @@ async fn start_group(
         random: deps.random.clone(),
         on_fatal: Arc::new(on_fatal),
     };
-    RaftGroup::start(config.group(), transport.clone(), raft_deps, Box::new(make_apply)).await
+    RaftGroup::start(config.group(), transport.clone(), raft_deps, Arc::new(make_apply)).await
 }

@@ -63,7 +63,7 @@ impl std::fmt::Debug for NameApply {
 /// # Errors
 /// State or log are damaged, or older than the checkpoint's record.
 pub fn open(deps: ApplyDeps, backend: Backend, state: NameState) -> Result<NameApply, ApplyError> {
-    let ApplyDeps { log, files, dir, meta: _, fs } = deps;
+    let ApplyDeps { log, files, dir, meta: _, fs, retention: _ } = deps;
     let store = StateStore::open(fs, &dir.join("state"), FAMILIES, backend)?;
     store.check(&log, files.vote())?;
     let (table, applied) = (load(store.state().as_ref())?, store.applied()?);

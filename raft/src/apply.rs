@@ -7,7 +7,8 @@ use bytes::Bytes;
 use mq_store::GroupMeta;
 use mq_store::commit_log::{CommitLog, FrameKind};
 use mq_store::fs::FileSystem;
-use mq_store::{EntryId, GroupFiles, LogOffset};
+use mq_store::{EntryId, GroupFiles, LogIndex, LogOffset};
+use parking_lot::Mutex;
 
 pub use crate::error::ApplyError;
 
@@ -86,6 +87,41 @@ pub struct ApplyDeps {
     pub meta: GroupMeta,
     /// All file access.
     pub fs: Arc<dyn FileSystem>,
+    /// What the state no longer needs of the log.
+    pub retention: RetentionFloor,
+}
+
+/// A lower bound of the log, as the state has decided it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Floor {
+    /// Entries up to here may leave the Raft log.
+    pub upto: LogIndex,
+    /// Bytes below this offset may leave the disk.
+    pub offset: LogOffset,
+}
+
+/// Where [`Apply`] notes what it no longer needs of the log. It never falls. Clones share it; it outlives a restart of
+/// the group in place.
+///
+/// It is noted only: the log stays whole as long as no snapshot can bring a member that is behind up to it.
+#[derive(Clone, Debug, Default)]
+pub struct RetentionFloor {
+    noted: Arc<Mutex<Option<Floor>>>,
+}
+
+impl RetentionFloor {
+    /// Entries up to `upto` and bytes below `offset` are not needed any more. Each of the two only rises.
+    pub fn raise(&self, upto: LogIndex, offset: LogOffset) {
+        let mut noted = self.noted.lock();
+        let before = noted.unwrap_or(Floor { upto, offset });
+        *noted = Some(Floor { upto: before.upto.max(upto), offset: before.offset.max(offset) });
+    }
+
+    /// The greatest floor so far.
+    #[must_use]
+    pub fn noted(&self) -> Option<Floor> {
+        *self.noted.lock()
+    }
 }
 
 /// What [`Apply`] keeps of a membership frame: `{term u64, index u64}` little-endian, then the frame's body.
@@ -109,5 +145,20 @@ pub(crate) fn decode_membership(stored: &Bytes) -> Option<(EntryId, Bytes)> {
     Some((EntryId::new(term, index), stored.slice(16..)))
 }
 
-/// Opens the state once the log is there.
-pub type MakeApply = Box<dyn FnOnce(ApplyDeps) -> Result<Box<dyn Apply>, ApplyError> + Send>;
+/// Opens the state once the log is there, and again after each restart of the group in place; the state opened before was
+/// dropped by then.
+pub type MakeApply = Arc<dyn Fn(ApplyDeps) -> Result<Box<dyn Apply>, ApplyError> + Send + Sync>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_floor_never_falls() {
+        let floor = RetentionFloor::default();
+        assert_eq!(floor.noted(), None);
+        floor.raise(LogIndex(7), LogOffset(100));
+        floor.clone().raise(LogIndex(5), LogOffset(200));
+        assert_eq!(floor.noted(), Some(Floor { upto: LogIndex(7), offset: LogOffset(200) }));
+    }
+}

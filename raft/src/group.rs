@@ -14,7 +14,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
-use crate::apply::MakeApply;
+use crate::apply::{MakeApply, RetentionFloor};
 use crate::bootstrap::{Formation, Start};
 use crate::clock::GroupClock;
 use crate::config::{Deps, GroupConfig, NodeId};
@@ -30,9 +30,10 @@ use crate::status;
 use crate::transfer::{Closed, hand_over};
 use crate::types::Raft;
 use crate::view::{GroupState, GroupStatusView, Leadership};
+use crate::watchdog;
 
 const HAND_OVER_TIMEOUT: Duration = Duration::from_secs(2);
-const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A group that this process takes part in. Clones share it.
 #[derive(Clone)]
@@ -59,11 +60,17 @@ pub(crate) struct Inner {
     pub leadership: watch::Sender<Leadership>,
     /// For the regression test that shows why it must stay off.
     pub leader_restore: bool,
+    pub retention: RetentionFloor,
+    pub files: Arc<GroupFiles>,
+    pub make_apply: MakeApply,
     uncommitted: Arc<Uncommitted>,
     closed: Arc<AtomicUsize>,
     stopping: AtomicBool,
     running: RwLock<Option<Arc<Running>>>,
+    /// Start, restart in place and end, one at a time.
+    pub lifecycle: tokio::sync::Mutex<()>,
     tasks: Mutex<JoinSet<()>>,
+    pub running_tasks: Mutex<JoinSet<()>>,
 }
 
 /// What exists once the group is formed.
@@ -84,6 +91,11 @@ impl Inner {
         self.running.read().clone()
     }
 
+    /// Nothing of this Raft is handed out any more.
+    pub(crate) fn take_running(&self) -> Option<Arc<Running>> {
+        self.running.write().take()
+    }
+
     pub(crate) fn run(&self, running: Running) {
         *self.running.write() = Some(Arc::new(running));
     }
@@ -91,6 +103,11 @@ impl Inner {
     /// A task of this group, on the Raft runtime, until the group ends.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.tasks.lock().spawn_on(task, self.transport.handle());
+    }
+
+    /// A task that ends with the Raft that runs now.
+    pub(crate) fn spawn_running(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.running_tasks.lock().spawn_on(task, self.transport.handle());
     }
 
     pub(crate) async fn transfer(
@@ -161,33 +178,35 @@ impl RaftGroup {
             clock,
             leadership: watch::channel(Leadership::default()).0,
             leader_restore,
+            retention: RetentionFloor::default(),
+            files,
+            make_apply,
             uncommitted: Arc::default(),
             closed: Arc::default(),
             stopping: AtomicBool::new(false),
             running: RwLock::new(None),
+            lifecycle: tokio::sync::Mutex::default(),
             tasks: Mutex::default(),
+            running_tasks: Mutex::default(),
             transport,
         });
         inner.transport.register(endpoint)?;
         let group = Self { inner };
-        group.begin(meta.joined, files, make_apply).await?;
+        group.begin(meta.joined).await?;
         Ok(group)
     }
 
-    async fn begin(
-        &self,
-        joined: bool,
-        files: Arc<GroupFiles>,
-        make_apply: MakeApply,
-    ) -> Result<(), StartError> {
+    async fn begin(&self, joined: bool) -> Result<(), StartError> {
         self.inner.spawn(end_on_fatal(self.inner.clone()));
+        self.inner.spawn(watchdog::watch(self.inner.clone()));
         if !joined {
-            self.inner.spawn(form_and_start(self.inner.clone(), files, make_apply));
+            self.inner.spawn(form_and_start(self.inner.clone()));
             return Ok(());
         }
-        let started = start_raft(&self.inner, files, Start::Join, make_apply).await;
+        let started = start_raft(&self.inner, Start::Join).await;
         if started.is_err() {
             self.inner.tasks.lock().abort_all();
+            self.inner.running_tasks.lock().abort_all();
             self.inner.transport.deregister(&self.inner.endpoint);
         }
         started
@@ -376,8 +395,11 @@ impl RaftGroup {
         if inner.stopping.swap(true, Ordering::AcqRel) {
             return;
         }
-        let running = inner.running.write().take();
+        // A restart in place is finished first: what it starts is ended here.
+        let _lifecycle = inner.lifecycle.lock().await;
+        let running = inner.take_running();
         inner.tasks.lock().abort_all();
+        inner.running_tasks.lock().abort_all();
         if let Some(running) = running {
             if tokio::time::timeout(STOP_TIMEOUT, running.raft.shutdown()).await.is_err() {
                 tracing::error!(group = %inner.config.group, "raft did not stop within {STOP_TIMEOUT:?}");
@@ -396,8 +418,7 @@ impl RaftGroup {
 /// A group that cannot go on leaves the network at once, so that the others elect.
 async fn end_on_fatal(inner: Arc<Inner>) {
     loop {
-        let raft = inner.running().map(|running| running.raft.clone());
-        let Some(raft) = raft else {
+        let Some(running) = inner.running() else {
             tokio::select! {
                 () = inner.fatal.wait() => break,
                 () = tokio::time::sleep(Duration::from_millis(100)) => continue,
@@ -405,7 +426,13 @@ async fn end_on_fatal(inner: Arc<Inner>) {
         };
         tokio::select! {
             () = inner.fatal.wait() => {}
-            error = raft_ended(&raft) => {
+            error = raft_ended(&running.raft) => {
+                // Another one runs, or is about to: a restart in place.
+                let same = |now: Arc<Running>| Arc::ptr_eq(&now, &running);
+                if inner.fatal.get().is_none() && !inner.running().is_some_and(same) {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                    continue;
+                }
                 if !inner.stopping.load(Ordering::Acquire) {
                     inner.fatal.raise_internal(error);
                 }

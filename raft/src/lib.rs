@@ -20,6 +20,8 @@ mod network;
 mod proposer;
 mod read;
 mod responder;
+#[cfg(feature = "testkit")]
+mod restart;
 mod start;
 mod state_machine;
 mod status;
@@ -31,7 +33,9 @@ mod view;
 mod vote;
 mod watchdog;
 
-pub use apply::{Apply, ApplyDeps, CommittedFrame, FrameResults, MakeApply, encode_membership};
+pub use apply::{
+    Apply, ApplyDeps, CommittedFrame, Floor, FrameResults, MakeApply, RetentionFloor, encode_membership,
+};
 pub use config::{Deps, GroupConfig, Limits, MAX_FRAME, MemberConfig, NodeId, Role, Timers};
 pub use error::{ApplyError, Fatal, IdentityMismatch, ProposeError, ReadError, StartError, TransferError};
 pub use group::RaftGroup;

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use mq_store::commit_log::{CommitLog, CommitLogConfig};
-use mq_store::{GroupFiles, GroupMeta, StateStore};
+use mq_store::{GroupMeta, StateStore};
 use openraft::errors::{InitializeError, RaftError};
 use openraft::{Config, SnapshotPolicy};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::apply::{ApplyDeps, MakeApply};
+use crate::apply::ApplyDeps;
 use crate::bootstrap::{Start, form};
 use crate::config::{GroupConfig, NodeId, Timers};
 use crate::error::{IdentityMismatch, StartError};
@@ -20,13 +20,13 @@ use crate::network::presence;
 use crate::proposer::Proposer;
 use crate::state_machine::{ApplyThread, StateMachine};
 use crate::types::{Node, Raft};
-use crate::{election, leadership, vote, watchdog};
+use crate::{election, leadership, vote};
 
 /// What a frame needs besides its body: header and padding.
 pub(crate) const FRAME_OVERHEAD: usize = mq_store::FRAME_HEADER_LEN + 8;
 
 /// Forms the group first, if it is not yet, then starts Raft. Failures are fatal for the group.
-pub(crate) async fn form_and_start(inner: Arc<Inner>, files: Arc<GroupFiles>, make_apply: MakeApply) {
+pub(crate) async fn form_and_start(inner: Arc<Inner>) {
     let formed = form(&inner.endpoint, &inner.config, &inner.deps.random).await;
     let start = match formed {
         Ok(start) => start,
@@ -38,24 +38,25 @@ pub(crate) async fn form_and_start(inner: Arc<Inner>, files: Arc<GroupFiles>, ma
     };
     let waiting = if waiting.is_empty() { String::new() } else { format!("{waiting} (to form the group)") };
     inner.endpoint.formation.set_waiting_for(waiting);
-    match start_raft(&inner, files, start, make_apply).await {
-        Ok(()) => {}
-        Err(StartError::Identity(mismatch)) => inner.fatal.raise_identity(mismatch),
-        Err(StartError::Store(error)) => inner.fatal.raise_store(&error),
-        Err(StartError::Apply(error)) => inner.fatal.raise_apply(&error),
-        Err(error) => inner.fatal.raise_internal(error),
+    if let Err(error) = start_raft(&inner, start).await {
+        raise(&inner, &error);
+    }
+}
+
+/// A start that failed behind a running group ends it.
+pub(crate) fn raise(inner: &Inner, error: &StartError) {
+    match error {
+        StartError::Identity(mismatch) => inner.fatal.raise_identity(mismatch),
+        StartError::Store(error) => inner.fatal.raise_store(error),
+        StartError::Apply(error) => inner.fatal.raise_apply(error),
+        error => inner.fatal.raise_internal(error),
     }
 }
 
 /// Opens everything and starts Raft; returns when it runs.
-pub(crate) async fn start_raft(
-    inner: &Arc<Inner>,
-    files: Arc<GroupFiles>,
-    start: Start,
-    make_apply: MakeApply,
-) -> Result<(), StartError> {
+pub(crate) async fn start_raft(inner: &Arc<Inner>, start: Start) -> Result<(), StartError> {
     let opening = inner.clone();
-    let opened = inner.transport.handle().spawn_blocking(move || open(&opening, &files, make_apply));
+    let opened = inner.transport.handle().spawn_blocking(move || open(&opening));
     let Opened { log, storage, apply, machine } = opened.await.map_err(raft_error)??;
     let me = inner.endpoint.local.me;
     let config = Arc::new(raft_config(&inner.config, inner.leader_restore).validate().map_err(raft_error)?);
@@ -81,18 +82,17 @@ pub(crate) async fn start_raft(
         body_limit,
         patience: inner.config.timers.heartbeat,
     };
-    inner.spawn(proposer.run(receiver));
-    inner.spawn(leadership::follow(
+    inner.spawn_running(proposer.run(receiver));
+    inner.spawn_running(leadership::follow(
         raft.clone(),
         me,
         inner.clock.clone(),
         inner.endpoint.clone(),
         inner.leadership.clone(),
     ));
-    inner.spawn(election::watch(inner.endpoint.clone(), raft.clone()));
-    inner.spawn(watchdog::watch(inner.clone()));
+    inner.spawn_running(election::watch(inner.endpoint.clone(), raft.clone()));
     for member in inner.config.members.iter().filter(|m| m.id != me) {
-        inner.spawn(presence::watch(inner.endpoint.clone(), member.id, member.raft_address.clone()));
+        inner.spawn_running(presence::watch(inner.endpoint.clone(), member.id, member.raft_address.clone()));
     }
     inner.run(Running { raft, log, calls, apply: tokio::sync::Mutex::new(apply), body_limit });
     Ok(())
@@ -105,7 +105,8 @@ struct Opened {
     machine: StateMachine,
 }
 
-fn open(inner: &Inner, files: &Arc<GroupFiles>, make_apply: MakeApply) -> Result<Opened, StartError> {
+fn open(inner: &Inner) -> Result<Opened, StartError> {
+    let files = &inner.files;
     let meta = files.meta().unwrap_or_default();
     let limits = &inner.config.limits;
     let config = CommitLogConfig {
@@ -132,8 +133,9 @@ fn open(inner: &Inner, files: &Arc<GroupFiles>, make_apply: MakeApply) -> Result
         meta,
         fs: inner.deps.fs.clone(),
         files: files.clone(),
+        retention: inner.retention.clone(),
     };
-    let state = make_apply(deps)?;
+    let state = (inner.make_apply)(deps)?;
     let group = &inner.config.group;
     let (apply, machine) = ApplyThread::start(group, state, log.watermark(), inner.fatal.clone())
         .map_err(|e| StartError::Raft(format!("apply thread: {e}")))?;

@@ -58,8 +58,10 @@ impl Node {
             limits: Limits::default(),
         };
         let (view_out, view) = tokio::sync::oneshot::channel();
-        let make_apply: mq_raft::MakeApply = Box::new(move |deps| {
+        let view_out = parking_lot::Mutex::new(Some(view_out));
+        let make_apply: mq_raft::MakeApply = Arc::new(move |deps| {
             let (apply, view) = state::open(deps, Backend::Memory)?;
+            let view_out = view_out.lock().take().expect("the group starts once");
             view_out.send(view).expect("the test waits");
             Ok(Box::new(apply))
         });

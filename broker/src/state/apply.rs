@@ -68,7 +68,7 @@ impl std::fmt::Debug for BrokerApply {
 /// # Errors
 /// State, queues or the log behind the checkpoint are damaged or older than the checkpoint says.
 pub fn open(deps: ApplyDeps, backend: Backend) -> Result<(BrokerApply, StateView), ApplyError> {
-    let ApplyDeps { log, files, dir, meta: _, fs } = deps;
+    let ApplyDeps { log, files, dir, meta: _, fs, retention: _ } = deps;
     let store = StateStore::open(Arc::clone(&fs), &dir.join("state"), FAMILIES, backend)?;
     store.check(&log, files.vote())?;
     let machine = Machine::load(&*store.state(), Windows::default()).map_err(failed)?;

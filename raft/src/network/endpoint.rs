@@ -61,6 +61,12 @@ impl Endpoint {
         *self.raft.write() = Some((raft, log));
     }
 
+    /// Raft stops and will be started again: calls are answered as before the group was formed.
+    #[cfg(feature = "testkit")]
+    pub(crate) fn take_raft(&self) {
+        *self.raft.write() = None;
+    }
+
     pub(crate) fn raft(&self) -> Option<Raft> {
         self.raft.read().as_ref().map(|(raft, _)| raft.clone())
     }

@@ -12,6 +12,7 @@ use mq_store::item::EncodedItem;
 use parking_lot::Mutex;
 
 use super::map_state::{AppliedLog, MapState};
+use crate::apply::MakeApply;
 use crate::config::{Deps, GroupConfig, Limits, MemberConfig, Role, Timers};
 use crate::error::{Fatal, ProposeError, StartError};
 use crate::group::RaftGroup;
@@ -163,8 +164,8 @@ impl Cluster {
             None => bind_again(&member.config.members[place].raft_address).await?,
         };
         member.transport = Some(transport.clone());
-        let (state, applied) = MapState::new();
-        member.applied = applied;
+        let applied = AppliedLog::default();
+        member.applied = applied.clone();
         member.fatal = Arc::default();
         let fatal = member.fatal.clone();
         let deps = Deps {
@@ -173,7 +174,7 @@ impl Cluster {
             random: Random::from_os(),
             on_fatal: Arc::new(move |why| *fatal.lock() = Some(why)),
         };
-        let make = Box::new(move |_| Ok(Box::new(state) as Box<dyn crate::apply::Apply>));
+        let make: MakeApply = Arc::new(move |_| Ok(Box::new(MapState::forgotten(&applied))));
         let group =
             RaftGroup::start_with(member.config.clone(), transport, deps, make, leader_restore).await?;
         member.group = Some(group);

@@ -71,6 +71,13 @@ impl MapState {
         let log = AppliedLog::default();
         (Self { log: log.clone() }, log)
     }
+
+    /// An empty state that is seen through `log`, as after a restart of the group in place.
+    #[must_use]
+    pub fn forgotten(log: &AppliedLog) -> Self {
+        log.install(None, None);
+        Self { log: log.clone() }
+    }
 }
 
 impl Apply for MapState {

@@ -9,6 +9,7 @@ mod idle;
 mod leader_restore;
 mod load;
 mod power_cut;
+mod restart_in_place;
 mod single_node;
 mod storage_suite;
 mod three_nodes;
