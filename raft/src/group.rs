@@ -335,6 +335,14 @@ impl RaftGroup {
         self.inner.clock.lease_now()
     }
 
+    /// The group's due time now (D17), Unix ms: on the leader the lower median of the voters' wall clocks, carried on by
+    /// its monotonic clock; elsewhere the greatest that a leader told. Never falls on a node while it runs. 0 until a
+    /// majority's clocks were heard. What is decided by it goes into the log as a command.
+    #[must_use]
+    pub fn due_time(&self) -> u64 {
+        self.inner.clock.due_now()
+    }
+
     /// The group's log, once it is formed.
     #[must_use]
     pub fn log(&self) -> Option<CommitLog> {

@@ -1,5 +1,7 @@
 //! Who leads, as a watch: follows Raft's own metrics and says when the leader is *ready*.
 
+use std::collections::BTreeSet;
+
 use mq_store::Term;
 use openraft::ServerState;
 use openraft::async_runtime::watch::WatchReceiver;
@@ -24,6 +26,7 @@ pub(crate) async fn follow(
     let mut data = raft.data_metrics();
     loop {
         let now = present(&raft, me);
+        clock.set_voters(voters(&raft), me);
         clock.set_leading(now.me);
         let settled = !now.me || now.ready;
         if *leadership.borrow() != now {
@@ -63,6 +66,12 @@ pub(crate) fn present(raft: &Raft, me: NodeId) -> Leadership {
     // The first entry of a leader's term is its blank one: applied means that a quorum has it.
     let ready = is_me && applied.is_some_and(|id| id.leader_id.term == term);
     Leadership { term: Term(term), leader, me: is_me, ready }
+}
+
+/// Whose wall clocks count for the due time.
+fn voters(raft: &Raft) -> BTreeSet<NodeId> {
+    let server = raft.server_metrics().borrow_watched().clone();
+    server.membership_config.membership().voter_ids().collect()
 }
 
 /// From now on a member must come with the store that the membership names.

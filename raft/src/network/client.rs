@@ -151,9 +151,10 @@ impl RaftNetworkV2<TypeConfig> for MemberClient {
 
     async fn append_entries(&mut self, rpc: AppendRequest, option: RPCOption) -> RpcResult<AppendResponse> {
         let mut control = self.peer()?.control();
-        let lease = self.endpoint.clock.lease_now();
-        let request = convert::append_to_wire(rpc, self.header(), lease).map_err(malformed)?;
+        let times = self.endpoint.clock.times_to_send();
+        let request = convert::append_to_wire(rpc, self.header(), times).map_err(malformed)?;
         let answer = self.call(option.soft_ttl(), control.heartbeat(request), |a| a.header.as_ref()).await?;
+        self.endpoint.clock.observe_wall(self.target, answer.wall_time);
         convert::append_result_from_wire(answer).map(AppendResponse::from).map_err(malformed)
     }
 
@@ -290,8 +291,8 @@ impl MemberClient {
                     return None;
                 }
                 endpoint.faults.pass(target).await;
-                let (header, lease) = (endpoint.local.header(target), endpoint.clock.lease_now());
-                let request = match convert::append_to_wire(request, header, lease) {
+                let (header, times) = (endpoint.local.header(target), endpoint.clock.times_to_send());
+                let request = match convert::append_to_wire(request, header, times) {
                     Ok(request) => request,
                     Err(error) => {
                         tracing::error!("append to node {target}: {error}");
@@ -333,6 +334,7 @@ impl MemberClient {
             .local
             .check_answer(answer.header.as_ref(), self.target, Uuid::Equal)
             .map_err(unreachable)?;
+        self.endpoint.clock.observe_wall(self.target, answer.wall_time);
         convert::append_result_from_wire(answer).map(Some).map_err(malformed)
     }
 }

@@ -113,7 +113,7 @@ fn entry_from_wire(entry: wire::Entry) -> Result<Entry, Malformed> {
 pub(crate) fn append_to_wire(
     request: AppendRequest,
     header: wire::RaftHeader,
-    lease_time: u64,
+    (lease_time, due_time): (u64, u64),
 ) -> Result<wire::AppendRequest, Malformed> {
     let AppendRequest { vote, prev_log_id, entries, leader_commit } = request;
     Ok(wire::AppendRequest {
@@ -123,12 +123,14 @@ pub(crate) fn append_to_wire(
         entries: entries.into_iter().map(entry_to_wire).collect::<Result<_, _>>()?,
         committed: opt_to_wire(leader_commit.as_ref()),
         lease_time,
+        due_time,
     })
 }
 
-/// The request without its header and lease time, which the caller has looked at.
+/// The request without its header and times, which the caller has looked at.
 pub(crate) fn append_from_wire(request: wire::AppendRequest) -> Result<AppendRequest, Malformed> {
-    let wire::AppendRequest { header: _, vote, previous, entries, committed, lease_time: _ } = request;
+    let wire::AppendRequest { header: _, vote, previous, entries, committed, lease_time: _, due_time: _ } =
+        request;
     Ok(AppendRequest {
         vote: vote_from_wire(vote)?,
         prev_log_id: opt_from_wire(previous.as_ref()),
@@ -137,19 +139,23 @@ pub(crate) fn append_from_wire(request: wire::AppendRequest) -> Result<AppendReq
     })
 }
 
-pub(crate) fn append_result_to_wire(result: AppendResult, header: wire::RaftHeader) -> wire::AppendResponse {
+pub(crate) fn append_result_to_wire(
+    result: AppendResult,
+    header: wire::RaftHeader,
+    wall_time: u64,
+) -> wire::AppendResponse {
     use wire::append_response::Result as Wire;
     let result = match result {
         Ok(last) => Wire::Matched(wire::Matched { last: opt_to_wire(last.as_ref()) }),
         Err(StreamAppendError::Conflict(id)) => Wire::Conflict(log_id_to_wire(&id)),
         Err(StreamAppendError::HigherVote(vote)) => Wire::HigherVote(vote_to_wire(&vote)),
     };
-    wire::AppendResponse { header: Some(header), result: Some(result) }
+    wire::AppendResponse { header: Some(header), result: Some(result), wall_time }
 }
 
 pub(crate) fn append_result_from_wire(response: wire::AppendResponse) -> Result<AppendResult, Malformed> {
     use wire::append_response::Result as Wire;
-    let wire::AppendResponse { header: _, result } = response;
+    let wire::AppendResponse { header: _, result, wall_time: _ } = response;
     Ok(match result.ok_or_else(|| Malformed("append response: no result".into()))? {
         Wire::Matched(wire::Matched { last }) => Ok(opt_from_wire(last.as_ref())),
         Wire::Conflict(id) => Err(StreamAppendError::Conflict(log_id_from_wire(&id))),
@@ -292,8 +298,8 @@ mod tests {
 
     #[test]
     fn an_append_request_survives_the_wire_with_chain_and_times() {
-        let sent = append_to_wire(request(), wire::RaftHeader::default(), 99).expect("from the log");
-        assert_eq!(sent.lease_time, 99);
+        let sent = append_to_wire(request(), wire::RaftHeader::default(), (99, 98)).expect("from the log");
+        assert_eq!((sent.lease_time, sent.due_time), (99, 98));
         let got = append_from_wire(sent).expect("own bytes");
         assert_eq!(
             (got.vote, got.prev_log_id, got.leader_commit),
@@ -310,7 +316,7 @@ mod tests {
 
     #[test]
     fn a_body_that_was_changed_on_the_way_is_refused_naming_both_checksums() {
-        let mut sent = append_to_wire(request(), wire::RaftHeader::default(), 0).expect("from the log");
+        let mut sent = append_to_wire(request(), wire::RaftHeader::default(), (0, 0)).expect("from the log");
         sent.entries[1].body = Bytes::from_static(b"bodz");
         let refused = append_from_wire(sent).expect_err("changed").to_string();
         let found = format!("{:08x}", crc32c::crc32c(b"bodz"));
@@ -319,7 +325,7 @@ mod tests {
 
     #[test]
     fn an_unknown_kind_or_version_is_refused() {
-        let sent = append_to_wire(request(), wire::RaftHeader::default(), 0).expect("from the log");
+        let sent = append_to_wire(request(), wire::RaftHeader::default(), (0, 0)).expect("from the log");
         for change in [|e: &mut wire::Entry| e.kind = 9, |e: &mut wire::Entry| e.version = 2] {
             let mut changed = sent.clone();
             change(&mut changed.entries[0]);
@@ -347,7 +353,8 @@ mod tests {
             Err(StreamAppendError::HigherVote(Vote::new(5, 1))),
         ];
         for result in results {
-            let sent = append_result_to_wire(result.clone(), wire::RaftHeader::default());
+            let sent = append_result_to_wire(result.clone(), wire::RaftHeader::default(), 7);
+            assert_eq!(sent.wall_time, 7);
             assert_eq!(append_result_from_wire(sent).expect("own bytes"), result);
         }
         let transfer = TransferLeaderRequest::new(Vote::new_committed(3, 1), 2, Some(id));

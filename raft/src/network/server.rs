@@ -72,21 +72,22 @@ impl RaftControl for Handlers {
         let request = request.into_inner();
         let (endpoint, from) = self.group(request.header.as_ref(), Uuid::Equal)?;
         let raft = endpoint.running()?;
-        let lease = request.lease_time;
+        let times = (request.lease_time, request.due_time);
         let request = convert::append_from_wire(request).map_err(malformed)?;
         let AppendRequest { vote: _, prev_log_id, entries, leader_commit: _ } = &request;
         let previous = *prev_log_id;
         let last = entries.last().map(|e| e.log_id).or(previous);
         let answer = raft.append_entries(request).await.map_err(stopped)?;
         if answer.is_success() {
-            endpoint.clock.observe_lease(lease);
+            endpoint.clock.observe_leader(times);
         }
         let result = match answer.is_conflict() && previous.is_none() {
             true => return Err(Status::internal("conflict at the start of the log")),
             false => answer.into_stream_result(previous, last),
         };
         endpoint.faults.pass(from).await;
-        Ok(Response::new(convert::append_result_to_wire(result, endpoint.local.header(from))))
+        let (header, wall) = (endpoint.local.header(from), endpoint.clock.wall_now());
+        Ok(Response::new(convert::append_result_to_wire(result, header, wall)))
     }
 
     async fn request_vote(&self, request: Request<wire::VoteRequest>) -> Answer<wire::VoteResponse> {
@@ -179,8 +180,8 @@ impl RaftControl for Handlers {
     }
 }
 
-/// Lease times of a stream's requests that Raft has not answered, in order. As many as Raft takes in advance.
-type Leases = Arc<Mutex<VecDeque<u64>>>;
+/// (lease time, due time) of a stream's requests that Raft has not answered, in order. As many as Raft takes in advance.
+type Leases = Arc<Mutex<VecDeque<(u64, u64)>>>;
 
 /// Why the incoming half of a stream ended before its time; told on the outgoing half.
 type BadInput = Arc<Mutex<Option<Status>>>;
@@ -203,13 +204,13 @@ impl Handlers {
                 };
                 let checked = handlers.group(request.header.as_ref(), Uuid::Equal);
                 let converted = checked.and_then(|_| {
-                    let lease = request.lease_time;
+                    let times = (request.lease_time, request.due_time);
                     let request = convert::append_from_wire(request).map_err(malformed)?;
-                    Ok((lease, request))
+                    Ok((times, request))
                 });
                 match converted {
-                    Ok((lease, request)) => {
-                        leases.lock().push_back(lease);
+                    Ok((times, request)) => {
+                        leases.lock().push_back(times);
                         Some((request, (stream, None)))
                     }
                     Err(status) => {
@@ -271,13 +272,13 @@ fn outgoing<E: std::fmt::Display + Send + 'static>(
             match next {
                 Some(Ok(result)) => {
                     // Only a leader that Raft accepted says what time it is.
-                    let lease = leases.lock().pop_front();
-                    if let (Ok(_), Some(lease)) = (&result, lease) {
-                        endpoint.clock.observe_lease(lease);
+                    let times = leases.lock().pop_front();
+                    if let (Ok(_), Some(times)) = (&result, times) {
+                        endpoint.clock.observe_leader(times);
                     }
                     endpoint.faults.pass(from).await;
-                    let header = endpoint.local.header(from);
-                    Some((Ok(convert::append_result_to_wire(result, header)), Some(results)))
+                    let (header, wall) = (endpoint.local.header(from), endpoint.clock.wall_now());
+                    Some((Ok(convert::append_result_to_wire(result, header, wall)), Some(results)))
                 }
                 Some(Err(fatal)) => Some((Err(stopped(fatal)), None)),
                 None => bad.lock().take().map(|status| (Err(status), None)),
