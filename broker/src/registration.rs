@@ -2,7 +2,6 @@
 //! election and when asked to, else what changed, else a sign of life each second. A report that a newer one
 //! overtook changes nothing there; reporting goes on when this node leads again.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,7 +17,7 @@ use tonic::transport::Channel;
 
 use crate::group::BrokerGroup;
 use crate::routes::NameServers;
-use crate::state::{StateView, Topic};
+use crate::state::{ChangedTopics, StateView, Topic};
 
 const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(1);
 /// After a failed report.
@@ -34,7 +33,6 @@ struct Told {
     term: Term,
     /// Log index of the view they have; `None` = nothing of this term yet.
     index: Option<u64>,
-    topics: BTreeMap<(String, String), Arc<Topic>>,
 }
 
 /// Outcome of one round.
@@ -83,7 +81,7 @@ impl Reporter {
                 continue;
             };
             if told.term != now.term {
-                told = Told { term: now.term, ..Told::default() };
+                told = Told { term: now.term, index: None };
             }
             let view = open.view.clone();
             let mut changed = view.topics_changed();
@@ -110,16 +108,23 @@ impl Reporter {
     /// Tells the name servers what they do not have yet.
     async fn round(&self, told: &mut Told, view: &StateView) -> Round {
         let status = self.group.raft.status();
-        let (index, topics) = snapshot(view);
-        let applied = view.applied().index.0.max(index);
-        let base = || self.base(&status, told.term, applied);
-        let outcome = match told.index {
-            None => self.full(&base, index, &topics).await,
-            Some(from) if from != index => {
-                let increment = increment(from, index, &told.topics, &topics);
-                self.report(ReportRequest { increment: Some(increment), ..base() }).await
+        let present = view.topics_index();
+        let base = |index: u64| self.base(&status, told.term, view.applied().index.0.max(index));
+        let changed = told
+            .index
+            .filter(|told| *told != present)
+            .map(|told| (told, view.topics_changed_behind(told).filter(fits)));
+        let (index, outcome) = match (told.index, changed) {
+            (Some(index), None) => (index, self.report(base(index)).await),
+            (_, Some((from, Some(changed)))) => {
+                let index = changed.index;
+                let increment = increment(from, changed);
+                (index, self.report(ReportRequest { increment: Some(increment), ..base(index) }).await)
             }
-            Some(_) => self.report(base()).await,
+            (None, _) | (_, Some((_, None))) => {
+                let (index, topics) = view.topics_with_index();
+                (index, self.full(&|| base(index), index, &topics).await)
+            }
         };
         match outcome {
             None => Round::Failed,
@@ -136,11 +141,7 @@ impl Reporter {
                 Round::Failed
             }
             Some(_) => {
-                // A sign of life tells of no topics.
-                if told.index != Some(index) {
-                    told.index = Some(index);
-                    told.topics = topics;
-                }
+                told.index = Some(index);
                 Round::Done
             }
         }
@@ -164,9 +165,9 @@ impl Reporter {
         &self,
         base: &impl Fn() -> ReportRequest,
         to: u64,
-        topics: &BTreeMap<(String, String), Arc<Topic>>,
+        topics: &[Arc<Topic>],
     ) -> Option<ReportResponse> {
-        let infos: Vec<_> = topics.values().map(|topic| topic_info(topic)).collect();
+        let infos: Vec<_> = topics.iter().map(|topic| topic_info(topic)).collect();
         let of = u32::try_from(infos.len().div_ceil(PART).max(1)).unwrap_or(u32::MAX);
         let mut answer = None;
         for part in 0..of {
@@ -193,25 +194,15 @@ impl Reporter {
     }
 }
 
-/// All topics and the log index of their last change, from one moment.
-fn snapshot(view: &StateView) -> (u64, BTreeMap<(String, String), Arc<Topic>>) {
-    let (index, topics) = view.topics_with_index();
-    let key = |topic: &Arc<Topic>| (topic.namespace.clone(), topic.name.clone());
-    (index, topics.into_iter().map(|topic| (key(&topic), topic)).collect())
+/// More than that goes in the parts of a full report.
+fn fits(changed: &ChangedTopics) -> bool {
+    changed.present.len() + changed.gone.len() <= PART
 }
 
-fn increment(
-    from: u64,
-    to: u64,
-    before: &BTreeMap<(String, String), Arc<Topic>>,
-    after: &BTreeMap<(String, String), Arc<Topic>>,
-) -> IncrementReport {
-    let differs = |(name, topic): &(&(String, String), &Arc<Topic>)| before.get(*name) != Some(*topic);
-    let changed = after.iter().filter(differs).map(|(_, topic)| topic_info(topic)).collect();
-    let gone = before.keys().filter(|name| !after.contains_key(*name));
-    let removed =
-        gone.map(|(namespace, name)| TopicName { namespace: namespace.clone(), name: name.clone() });
-    IncrementReport { from, to, changed, removed: removed.collect() }
+fn increment(from: u64, changed: ChangedTopics) -> IncrementReport {
+    let ChangedTopics { index: to, present, gone } = changed;
+    let removed = gone.into_iter().map(|(namespace, name)| TopicName { namespace, name }).collect();
+    IncrementReport { from, to, changed: present.iter().map(|topic| topic_info(topic)).collect(), removed }
 }
 
 /// A topic as reports and listings show it, without its queues' ranges.
@@ -246,27 +237,24 @@ pub fn member_status(member: &MemberView) -> MemberStatus {
 mod tests {
     use super::*;
 
-    fn topics(names: &[(&str, u32)]) -> BTreeMap<(String, String), Arc<Topic>> {
-        let topic = |(name, queues): &(&str, u32)| Topic {
-            namespace: String::new(),
-            name: (*name).to_owned(),
+    #[test]
+    fn an_increment_names_what_there_is_and_what_is_gone() {
+        let topic = Arc::new(Topic {
+            namespace: "ns".to_owned(),
+            name: "wider".to_owned(),
             id: 1,
             incarnation: 1,
-            queues: *queues,
+            queues: 16,
             permission: 6,
             message_type: 1,
-        };
-        names.iter().map(|pair| ((String::new(), pair.0.to_owned()), Arc::new(topic(pair)))).collect()
-    }
-
-    #[test]
-    fn an_increment_names_what_is_new_changed_and_gone_and_nothing_else() {
-        let before = topics(&[("same", 8), ("wider", 8), ("gone", 8)]);
-        let after = topics(&[("same", 8), ("wider", 16), ("new", 4)]);
-        let made = increment(5, 9, &before, &after);
+        });
+        let gone = vec![("ns".to_owned(), "gone".to_owned())];
+        let made = increment(5, ChangedTopics { index: 9, present: vec![topic], gone });
         assert_eq!((made.from, made.to), (5, 9));
-        let changed: Vec<_> = made.changed.iter().map(|topic| (topic.name.as_str(), topic.queues)).collect();
-        assert_eq!(changed, [("new", 4), ("wider", 16)]);
+        assert_eq!(
+            made.changed.iter().map(|topic| (topic.name.as_str(), topic.queues)).collect::<Vec<_>>(),
+            [("wider", 16)]
+        );
         assert_eq!(made.removed.iter().map(|topic| topic.name.as_str()).collect::<Vec<_>>(), ["gone"]);
     }
 }

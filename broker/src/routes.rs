@@ -28,13 +28,23 @@ const REFRESH_PAUSE: Duration = Duration::from_millis(200);
 /// One name server has this long to answer before the next one is asked.
 const ASK_MAX: Duration = Duration::from_millis(700);
 const PAGE: u32 = 1_000;
+/// One page of routes has this long.
+const LIST_MAX: Duration = Duration::from_secs(2);
 /// Topics that are remembered; a cluster with more is answered by its name servers.
 const TOPICS_MAX: usize = 200_000;
+
+/// Name servers that are remembered beside those of the settings.
+const LEARNED_MAX: usize = 16;
 
 /// What a name server says, with its verdict.
 pub trait Answer {
     /// The verdict in the answer.
     fn result(&self) -> Option<&AdminResult>;
+
+    /// The name servers that there are, where the answer tells.
+    fn name_servers(&self) -> &[String] {
+        &[]
+    }
 
     /// The one asked has no contact to a majority: another one may have.
     fn is_cut_off(&self) -> bool {
@@ -43,21 +53,33 @@ pub trait Answer {
 }
 
 macro_rules! answers {
-    ($($answer:ty),*) => {$(
+    ($($answer:ty $(, $name_servers:ident)?;)*) => {$(
         impl Answer for $answer {
             fn result(&self) -> Option<&AdminResult> {
                 self.result.as_ref()
             }
+
+            $(fn name_servers(&self) -> &[String] {
+                &self.$name_servers
+            })?
         }
     )*};
 }
 
-answers!(ReportResponse, GetClusterResponse, GetTopicRouteResponse, ListTopicRoutesResponse);
+answers! {
+    ReportResponse, name_servers;
+    GetClusterResponse, name_servers;
+    GetTopicRouteResponse;
+    ListTopicRoutesResponse;
+}
 
-/// The name servers, asked one after the other from the one that answered last.
+/// The name servers, asked one after the other from the one that answered last. Those of the settings are how the others
+/// are found: each answer names them all, so that they may be added and replaced while this process runs.
 #[derive(Debug)]
 pub struct NameServers {
-    addresses: Vec<String>,
+    configured: Vec<String>,
+    /// The configured ones, then those that answers name.
+    known: Mutex<Arc<Vec<String>>>,
     good: Mutex<usize>,
     forward: Arc<Forward>,
 }
@@ -65,12 +87,24 @@ pub struct NameServers {
 impl NameServers {
     /// `addresses` may be empty: then nobody is asked.
     pub fn new(addresses: Vec<String>, forward: Arc<Forward>) -> Self {
-        Self { addresses, good: Mutex::new(0), forward }
+        let known = Mutex::new(Arc::new(addresses.clone()));
+        Self { configured: addresses, known, good: Mutex::new(0), forward }
+    }
+
+    /// Takes over who is there. The one that answered last keeps its place: it is known, or it would not have.
+    fn learn(&self, named: &[String]) {
+        let named = named.iter().filter(|address| !address.is_empty() && !self.configured.contains(address));
+        let learned: Vec<String> = named.take(LEARNED_MAX).cloned().collect();
+        let mut known = self.known.lock();
+        // An empty answer is of a server that does not know yet.
+        if !learned.is_empty() && known[self.configured.len()..] != learned {
+            *known = Arc::new(self.configured.iter().cloned().chain(learned).collect());
+        }
     }
 
     /// True when there are none.
     pub fn is_empty(&self) -> bool {
-        self.addresses.is_empty()
+        self.configured.is_empty()
     }
 
     /// Asks until one answers or `deadline` passes; `None` when none did. One that is cut off from the others has no
@@ -81,9 +115,10 @@ impl NameServers {
         F: Future<Output = Result<tonic::Response<T>, tonic::Status>>,
     {
         let first = *self.good.lock();
-        for step in 0..self.addresses.len() {
-            let at = (first + step) % self.addresses.len();
-            let Ok(channel) = self.forward.channel(&self.addresses[at]) else { continue };
+        let addresses = Arc::clone(&self.known.lock());
+        for step in 0..addresses.len() {
+            let at = (first + step) % addresses.len();
+            let Ok(channel) = self.forward.channel(&addresses[at]) else { continue };
             let client =
                 RegistryClient::new(channel).max_decoding_message_size(crate::forward::MESSAGE_BYTES_MAX);
             let until = deadline.min(Instant::now() + ASK_MAX);
@@ -91,6 +126,7 @@ impl NameServers {
                 && !answer.get_ref().is_cut_off()
             {
                 *self.good.lock() = at;
+                self.learn(answer.get_ref().name_servers());
                 return Some(answer.into_inner());
             }
             if Instant::now() >= deadline {
@@ -107,6 +143,8 @@ pub struct Routes {
     servers: Arc<NameServers>,
     own: Vec<String>,
     topics: Mutex<FxHashMap<(String, String), Vec<TopicRouteGroup>>>,
+    /// Up to which change of the name servers `topics` shows all routes; 0 = not at all.
+    shown: Mutex<u64>,
     leaders: Mutex<FxHashMap<String, watch::Sender<Leadership>>>,
     wanted: Notify,
 }
@@ -118,6 +156,7 @@ impl Routes {
             servers,
             own,
             topics: Mutex::new(FxHashMap::default()),
+            shown: Mutex::new(0),
             leaders: Mutex::new(FxHashMap::default()),
             wanted: Notify::new(),
         }
@@ -181,40 +220,70 @@ impl Routes {
     }
 
     async fn refresh(&self) {
-        let deadline = || Instant::now() + Duration::from_secs(2);
         let ask = |mut client: RegistryClient<Channel>| async move {
             client.get_cluster(GetClusterRequest {}).await
         };
-        let Some(cluster) = self.servers.ask(deadline(), ask).await else { return };
+        let Some(cluster) = self.servers.ask(Instant::now() + LIST_MAX, ask).await else { return };
         let others: Vec<_> =
             cluster.groups.into_iter().filter(|group| !self.own.contains(&group.broker_group)).collect();
         self.note_leaders(&others);
         if others.is_empty() {
             // No group but ours: nothing to remember, and no topics to fetch.
             self.topics.lock().clear();
+            *self.shown.lock() = 0;
             return;
         }
-        let mut topics = FxHashMap::default();
+        self.refresh_topics().await;
+    }
+
+    /// Asks for the routes that changed since the last time, page by page. What changes between two pages is behind the
+    /// first page's index, and so in the next round.
+    async fn refresh_topics(&self) {
+        let before = *self.shown.lock();
         let mut start_after = String::new();
+        let mut routes = Vec::new();
+        let mut first: Option<(u64, bool)> = None;
         loop {
             let ask = |mut client: RegistryClient<Channel>| {
-                let request = ListTopicRoutesRequest { start_after: start_after.clone(), limit: PAGE };
+                let start_after = start_after.clone();
+                let request = ListTopicRoutesRequest { start_after, limit: PAGE, changed_after: before };
                 async move { client.list_topic_routes(request).await }
             };
-            let Some(page) = self.servers.ask(deadline(), ask).await else { return };
-            let Some(last) = page.routes.last().and_then(|route| route.topic.as_ref()) else { break };
-            start_after = format!("{}%{}", last.namespace, last.name);
-            for TopicRoute { topic, groups } in page.routes {
-                let groups = self.of_others(groups);
-                if let (Some(topic), false, true) = (topic, groups.is_empty(), topics.len() < TOPICS_MAX) {
-                    topics.insert((topic.namespace, topic.name), groups);
-                }
+            let deadline = Instant::now() + LIST_MAX;
+            let Some(page) = self.servers.ask(deadline, ask).await else { return };
+            let (_, partial) = *first.get_or_insert((page.routes_index, page.partial));
+            if partial != page.partial {
+                // Another one answered, or everything changed meanwhile: from the beginning, next time.
+                *self.shown.lock() = 0;
+                return;
             }
-            if !page.more {
+            let last = page.routes.last().and_then(|route| route.topic.as_ref());
+            start_after = last.map(|last| format!("{}%{}", last.namespace, last.name)).unwrap_or_default();
+            routes.extend(page.routes);
+            if !page.more || start_after.is_empty() || routes.len() >= TOPICS_MAX {
                 break;
             }
         }
-        *self.topics.lock() = topics;
+        let Some((index, partial)) = first else { return };
+        self.take_over(routes, partial);
+        let mut shown = self.shown.lock();
+        *shown = if partial { before.max(index) } else { index };
+    }
+
+    fn take_over(&self, routes: Vec<TopicRoute>, partial: bool) {
+        let mut topics = self.topics.lock();
+        if !partial {
+            topics.clear();
+        }
+        for TopicRoute { topic, groups } in routes {
+            let Some(topic) = topic else { continue };
+            let (key, groups) = ((topic.namespace, topic.name), self.of_others(groups));
+            if groups.is_empty() {
+                topics.remove(&key);
+            } else if topics.len() < TOPICS_MAX || topics.contains_key(&key) {
+                topics.insert(key, groups);
+            }
+        }
     }
 
     fn of_others(&self, groups: Vec<TopicRouteGroup>) -> Vec<TopicRouteGroup> {
@@ -266,6 +335,55 @@ mod tests {
         };
         let answer = servers.ask(Instant::now() + Duration::from_secs(5), call).await;
         (answer, asked.load(Ordering::Relaxed))
+    }
+
+    #[tokio::test]
+    async fn name_servers_that_answers_name_are_asked_when_the_configured_ones_are_gone() {
+        let addresses = vec!["127.0.0.1:1".to_owned()];
+        let servers = NameServers::new(addresses, Arc::new(Forward::new("n1".to_owned(), Duration::ZERO)));
+        let named = |names: &[&str]| GetClusterResponse {
+            name_servers: names.iter().map(|name| (*name).to_owned()).collect(),
+            ..verdict(v2::Code::Ok)
+        };
+        let first = named(&["127.0.0.1:1", "127.0.0.1:2"]);
+        let answers = |answer: GetClusterResponse| {
+            move |_| std::future::ready(Ok(tonic::Response::new(answer.clone())))
+        };
+        let deadline = Instant::now() + Duration::from_secs(5);
+        assert_eq!(servers.ask(deadline, answers(first.clone())).await, Some(first));
+        let asked = AtomicUsize::new(0);
+        let second_answers = |_| {
+            let gone = asked.fetch_add(1, Ordering::Relaxed) == 0;
+            let answer =
+                if gone { Err(tonic::Status::unavailable("gone")) } else { Ok(named(&["127.0.0.1:2"])) };
+            std::future::ready(answer.map(tonic::Response::new))
+        };
+        assert!(servers.ask(deadline, second_answers).await.is_some(), "the learned one");
+        let known = servers.known.lock().clone();
+        assert_eq!(*known, ["127.0.0.1:1", "127.0.0.1:2"]);
+    }
+
+    #[test]
+    fn changes_of_routes_are_laid_over_what_is_known() {
+        let servers = NameServers::new(Vec::new(), Arc::new(Forward::new("n1".to_owned(), Duration::ZERO)));
+        let routes = Routes::new(Arc::new(servers), vec!["own".to_owned()]);
+        let route = |name: &str, groups: &[&str]| TopicRoute {
+            topic: Some(mq_protocol::cluster::TopicInfo { name: name.into(), ..Default::default() }),
+            groups: groups
+                .iter()
+                .map(|group| TopicRouteGroup { broker_group: (*group).into(), ..Default::default() })
+                .collect(),
+        };
+        let known = |name: &str| {
+            let topic = v2::Resource { name: name.into(), ..v2::Resource::default() };
+            routes.cached(&topic).len()
+        };
+        routes.take_over(vec![route("a", &["x", "own"]), route("b", &["x"]), route("mine", &["own"])], false);
+        assert_eq!([known("a"), known("b"), known("mine")], [1, 1, 0]);
+        routes.take_over(vec![route("b", &[]), route("c", &["x", "y"])], true);
+        assert_eq!([known("a"), known("b"), known("c")], [1, 0, 2]);
+        routes.take_over(vec![route("c", &["x"])], false);
+        assert_eq!([known("a"), known("c")], [0, 1], "everything is everything");
     }
 
     #[tokio::test]

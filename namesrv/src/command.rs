@@ -3,7 +3,7 @@
 //! The number stands in the header of every persisted item: it is never changed and never reused. The body is the
 //! protobuf message of `proto/cluster/v1/name_command.proto` that is named here.
 
-use mq_protocol::cluster::{NameDigestMark, NameLost, NameReport};
+use mq_protocol::cluster::{NameDigestMark, NameKv, NameLost, NameReport};
 use mq_store::{EncodedItem, ItemView};
 use prost::Message;
 
@@ -11,6 +11,8 @@ use prost::Message;
 pub const REPORT: u8 = 1;
 /// `NameLost`: a broker group was not heard of for the time-out.
 pub const LOST: u8 = 2;
+/// `NameKv`: a setting is put or deleted.
+pub const KV: u8 = 3;
 /// `NameDigestMark`: every member takes digests here.
 pub const DIGEST_MARK: u8 = 30;
 
@@ -23,6 +25,8 @@ pub enum Command {
     Report(NameReport),
     /// Expiry of a broker group.
     Lost(NameLost),
+    /// Change of a setting.
+    Kv(NameKv),
     /// Digests are wanted.
     DigestMark(NameDigestMark),
 }
@@ -34,6 +38,7 @@ impl Command {
         let (kind, body) = match self {
             Self::Report(report) => (REPORT, report.encode_to_vec()),
             Self::Lost(lost) => (LOST, lost.encode_to_vec()),
+            Self::Kv(kv) => (KV, kv.encode_to_vec()),
             Self::DigestMark(mark) => (DIGEST_MARK, mark.encode_to_vec()),
         };
         EncodedItem::new(kind, 0, VERSION, &[&body])
@@ -49,6 +54,7 @@ impl Command {
         match item.kind {
             REPORT => NameReport::decode(item.body.clone()).ok().map(Self::Report),
             LOST => NameLost::decode(item.body.clone()).ok().map(Self::Lost),
+            KV => NameKv::decode(item.body.clone()).ok().map(Self::Kv),
             DIGEST_MARK => NameDigestMark::decode(item.body.clone()).ok().map(Self::DigestMark),
             _ => None,
         }
@@ -76,6 +82,7 @@ mod tests {
             Command::Report(report),
             Command::Lost(NameLost { broker_group: "broker-a".into(), ..NameLost::default() }),
             Command::DigestMark(NameDigestMark { mark: 9 }),
+            Command::Kv(NameKv { namespace: "ns".into(), key: "k".into(), value: None, expected: Some(0) }),
         ] {
             assert_eq!(through_a_frame(&command.encode()), Some(command));
         }

@@ -25,8 +25,8 @@ pub enum NameError {
         /// How much there may be.
         limit: u64,
     },
-    /// The report does not fit into one entry of the log. Nothing was changed.
-    #[error("a report of {value} bytes is too large, the limit is {limit}")]
+    /// A report or a value is too large. Nothing was changed.
+    #[error("{value} bytes are too many, the limit is {limit}")]
     TooLarge {
         /// Its size.
         value: u64,
@@ -57,6 +57,28 @@ pub enum NameError {
     /// Nobody reported this topic.
     #[error("topic {0} does not exist")]
     UnknownTopic(String),
+    /// A setting was changed meanwhile. Nothing was changed.
+    #[error("the key's revision is {revision} (0: there is no such key), not the expected one")]
+    OtherRevision {
+        /// Its present revision.
+        revision: u64,
+    },
+    /// No room for another setting. Nothing was changed.
+    #[error("the settings are full: at most {keys} keys and {bytes} bytes in all")]
+    Full {
+        /// Most keys.
+        keys: u64,
+        /// Most bytes of keys and values.
+        bytes: u64,
+    },
+    /// The revision that was asked for is not here yet.
+    #[error("revision {asked} is not here yet, the newest one is {here}")]
+    Behind {
+        /// The one that was asked for.
+        asked: u64,
+        /// The newest one here.
+        here: u64,
+    },
     /// Not there (yet).
     #[error("{0}")]
     NotFound(String),

@@ -5,8 +5,11 @@ use std::sync::Arc;
 use mq_protocol::cluster::Stamp;
 use mq_store::EntryId;
 use parking_lot::{RwLock, RwLockReadGuard};
+use tokio::sync::watch;
 
 use crate::digest::Digests;
+use crate::kv::KvTable;
+use crate::route_changes::RouteChanges;
 use crate::route_table::RouteTable;
 
 /// The table together with the newest applied entry.
@@ -14,6 +17,10 @@ use crate::route_table::RouteTable;
 pub struct Shown {
     /// Who is there.
     pub table: RouteTable,
+    /// Which routes changed lately.
+    pub(crate) changes: RouteChanges,
+    /// Settings.
+    pub kv: KvTable,
     /// Newest entry whose effects are in the table.
     pub applied: Option<EntryId>,
 }
@@ -32,6 +39,8 @@ impl Shown {
 pub struct NameState {
     shown: Arc<RwLock<Shown>>,
     digests: Arc<Digests>,
+    /// Revision of the settings that `shown` has.
+    revision: Arc<watch::Sender<u64>>,
 }
 
 impl NameState {
@@ -46,8 +55,19 @@ impl NameState {
         &self.digests
     }
 
-    /// Changes table and stamp as one.
+    /// Changes after the settings did.
+    #[must_use]
+    pub fn revision(&self) -> watch::Receiver<u64> {
+        self.revision.subscribe()
+    }
+
+    /// Changes tables and stamp as one.
     pub(crate) fn update<T>(&self, change: impl FnOnce(&mut Shown) -> T) -> T {
-        change(&mut self.shown.write())
+        let (done, revision) = {
+            let mut shown = self.shown.write();
+            (change(&mut shown), shown.kv.revision())
+        };
+        self.revision.send_if_modified(|known| std::mem::replace(known, revision) != revision);
+        done
     }
 }

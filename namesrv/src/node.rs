@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mq_protocol::cluster::NameResult;
 use mq_raft::{Leadership, RaftGroup};
 use mq_runtime::clock::Clock;
 use mq_runtime::random::Random;
@@ -45,6 +44,8 @@ pub struct Node {
     pub random: Random,
     /// Longest wait for a leader within one call.
     pub leader_wait: Duration,
+    /// Watchers of settings that may still come.
+    pub watchers: Arc<tokio::sync::Semaphore>,
     /// Figures.
     pub metrics: NameMetrics,
 }
@@ -98,15 +99,16 @@ impl Node {
         self.peers.channel(&leader.api_address).map(Leader::There)
     }
 
-    /// Proposes a command in a term that this node leads, and returns what apply answered.
-    pub async fn propose(
+    /// Proposes a command in a term that this node leads, and returns what apply answered: a `NameKvResult` to a
+    /// change of a setting, else a `NameResult`.
+    pub async fn propose<T: Message + Default>(
         &self,
         term: Term,
         command: &Command,
         until: Instant,
-    ) -> Result<NameResult, NameError> {
+    ) -> Result<T, NameError> {
         let proposed = self.raft.propose(term, vec![command.encode()], until).await?;
-        let answer = proposed.results.into_iter().next().and_then(|bytes| NameResult::decode(bytes).ok());
+        let answer = proposed.results.into_iter().next().and_then(|bytes| T::decode(bytes).ok());
         answer.ok_or(NameError::Unknown("apply gave no answer"))
     }
 
@@ -124,6 +126,13 @@ impl Node {
             Some(age) if age < STILL_LEADS_MS => Ok(()),
             _ => self.barrier(call.answer_by).await,
         }
+    }
+
+    /// API addresses of the name servers that have a vote, as the membership has them. Whoever asks one learns of the
+    /// others here: name servers are added and replaced without a restart of anybody else.
+    pub fn name_servers(&self) -> Vec<String> {
+        let members = self.raft.status().members;
+        members.into_iter().filter(|member| member.voter).map(|member| member.api_address).collect()
     }
 
     /// Refuses what would be answered from a state of unknown age.

@@ -34,7 +34,7 @@ pub fn topic_key(namespace: &str, name: &str) -> String {
 ///
 /// A name may hold `%`, a namespace may not: the first one ends the namespace, and without any there is none. The empty
 /// text stands before every topic.
-fn key_of_text(text: &str) -> String {
+pub(crate) fn key_of_text(text: &str) -> String {
     match text.split_once('%') {
         Some((namespace, name)) => topic_key(namespace, name),
         None if text.is_empty() => String::new(),

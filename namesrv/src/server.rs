@@ -124,6 +124,7 @@ impl NameServer {
             clock: deps.clock,
             random: deps.random,
             leader_wait: Duration::from_millis(config.limits.leader_wait_ms),
+            watchers: api::watchers(),
             metrics,
         });
         let tasks = Tasks::new(Shutdown::new());

@@ -6,6 +6,8 @@
 //! groups   broker group                        -> NameGroupRecord
 //! topics   broker group, 0, namespace, 0, name -> NameTopic
 //! staged   broker group, 0, part u32 be        -> NameFull
+//! kv       namespace, 0, key                   -> NameKvRecord
+//! counters "kv"                                -> NameKvCounter
 //! ```
 //!
 //! What always holds: no name holds a 0, so that a key has one reading. The changes of one frame are one batch together with the applied entry. Readers see table and
@@ -16,8 +18,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use mq_protocol::cluster::name_kv_result::Outcome as KvOutcome;
 use mq_protocol::cluster::name_result::Outcome;
-use mq_protocol::cluster::{NameFull, NameGroupRecord, NameResult, NameTopic};
+use mq_protocol::cluster::{
+    NameFull, NameGroupRecord, NameKv, NameKvCounter, NameKvRecord, NameKvResult, NameResult, NameTopic,
+};
 use mq_raft::{Apply, ApplyDeps, ApplyError, CommittedFrame, FrameResults, encode_membership};
 use mq_store::{
     Backend, CheckpointRecord, CommitLog, EntryId, FRAME_HEADER_LEN, FrameKind, GroupFiles, LogOffset, State,
@@ -26,14 +31,19 @@ use mq_store::{
 use prost::Message;
 
 use crate::command::Command;
+use crate::kv::{self, KvTable};
 use crate::name_state::{NameState, Shown};
-use crate::route_table::{Applied, Change, RouteTable, topic_key};
+use crate::route_changes::RouteChanges;
+use crate::route_table::{Applied, Change, Group, RouteTable, topic_key};
 
 /// Families of the state.
-pub const FAMILIES: &[&str] = &["groups", "topics", "staged"];
+pub const FAMILIES: &[&str] = &["groups", "topics", "staged", "kv", "counters"];
 const GROUPS: usize = 0;
 const TOPICS: usize = 1;
 const STAGED: usize = 2;
+const KV: usize = 3;
+const COUNTERS: usize = 4;
+const KV_COUNTER: &[u8] = b"kv";
 
 /// Time between checkpoints while something is applied.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(5);
@@ -66,8 +76,9 @@ pub fn open(deps: ApplyDeps, backend: Backend, state: NameState) -> Result<NameA
     let ApplyDeps { log, files, dir, meta: _, fs, retention: _ } = deps;
     let store = StateStore::open(fs, &dir.join("state"), FAMILIES, backend)?;
     store.check(&log, files.vote())?;
-    let (table, applied) = (load(store.state().as_ref())?, store.applied()?);
-    state.update(|shown| *shown = Shown { table, applied });
+    let (table, kv, applied) = (load(&*store.state())?, load_kv(&*store.state())?, store.applied()?);
+    let changes = RouteChanges::beginning_at(applied.unwrap_or_default().index.0);
+    state.update(|shown| *shown = Shown { table, changes, kv, applied });
     Ok(NameApply { store, state, log, files, last: None, checkpointed_at: Instant::now(), bytes_since: 0 })
 }
 
@@ -84,8 +95,7 @@ impl NameApply {
             FrameKind::Items => {
                 for item in items(&frame.body) {
                     let item = item?;
-                    let outcome = apply_item(shown, Command::decode(&item), batch, marks);
-                    results.push(answer(shown, outcome, frame.id));
+                    results.push(apply_item(shown, Command::decode(&item), frame.id, batch, marks));
                 }
             }
             FrameKind::Membership => batch.set_membership(&encode_membership(frame)),
@@ -155,31 +165,84 @@ impl Apply for NameApply {
     }
 }
 
+/// Applies one item and answers it.
 fn apply_item(
     shown: &mut Shown,
     command: Option<Command>,
+    id: EntryId,
     batch: &mut WriteBatch,
     marks: &mut Vec<u64>,
-) -> (Outcome, String) {
-    let (group, applied) = match command {
+) -> Bytes {
+    let (group, outcome) = match command {
+        Some(Command::Kv(command)) => return apply_kv(shown, &command, batch),
         Some(Command::Report(report)) => {
-            let applied = shown.table.apply_report(&report);
-            (report.broker_group, applied)
+            let outcome =
+                change_routes(shown, &report.broker_group, id, batch, |table| table.apply_report(&report));
+            (report.broker_group, outcome)
         }
         Some(Command::Lost(lost)) => {
-            let applied = shown.table.apply_lost(&lost);
-            (lost.broker_group, applied)
+            let outcome =
+                change_routes(shown, &lost.broker_group, id, batch, |table| table.apply_lost(&lost));
+            (lost.broker_group, outcome)
         }
         Some(Command::DigestMark(mark)) => {
             marks.push(mark.mark);
-            (String::new(), Applied { outcome: Outcome::Applied, changes: Vec::new() })
+            (String::new(), Outcome::Applied)
         }
-        None => (String::new(), Applied { outcome: Outcome::Unknown, changes: Vec::new() }),
+        None => (String::new(), Outcome::Unknown),
     };
-    for change in &applied.changes {
+    answer(shown, (outcome, group), id)
+}
+
+fn change_routes(
+    shown: &mut Shown,
+    group: &str,
+    id: EntryId,
+    batch: &mut WriteBatch,
+    apply: impl FnOnce(&mut RouteTable) -> Applied,
+) -> Outcome {
+    let before = shown.table.group(group).map(Group::shown_in_routes);
+    let Applied { outcome, changes } = apply(&mut shown.table);
+    let after = shown.table.group(group).map(Group::shown_in_routes);
+    shown.changes.note(id.index.0, &changes, before != after);
+    for change in &changes {
         keep(change, batch);
     }
-    (applied.outcome, group)
+    outcome
+}
+
+fn apply_kv(shown: &mut Shown, command: &NameKv, batch: &mut WriteBatch) -> Bytes {
+    let outcome = shown.kv.apply(command);
+    let name = (command.namespace.clone(), command.key.clone());
+    let entry = shown.kv.get(&name);
+    if outcome == kv::Outcome::Applied {
+        let key = key(&name.0, name.1.as_bytes());
+        match entry {
+            Some(kv::Entry { value, revision, created }) => {
+                let record = NameKvRecord { value: value.clone(), revision: *revision, created: *created };
+                batch.put(KV, &key, &record.encode_to_vec());
+            }
+            None => batch.delete(KV, &key),
+        }
+        let counter = NameKvCounter { revision: shown.kv.revision() };
+        batch.put(COUNTERS, KV_COUNTER, &counter.encode_to_vec());
+    }
+    let outcome = match outcome {
+        kv::Outcome::Applied => KvOutcome::Applied,
+        kv::Outcome::Unchanged => KvOutcome::Unchanged,
+        kv::Outcome::Mismatch => KvOutcome::Mismatch,
+        kv::Outcome::Full => KvOutcome::Full,
+    };
+    let kv::Entry { value, revision, created } = entry.cloned().unwrap_or_default();
+    let result = NameKvResult {
+        outcome: outcome.into(),
+        revision: shown.kv.revision(),
+        present: entry.is_some(),
+        value,
+        key_revision: revision,
+        created,
+    };
+    result.encode_to_vec().into()
 }
 
 fn answer(shown: &Shown, (outcome, group): (Outcome, String), id: EntryId) -> Bytes {
@@ -219,6 +282,32 @@ fn load(state: &dyn State) -> Result<RouteTable, ApplyError> {
     let topics: Vec<(String, NameTopic)> = rows(state, TOPICS)?;
     let staged: Vec<(String, NameFull)> = rows(state, STAGED)?;
     Ok(RouteTable::load(records.into_iter().map(|(_, record)| record).collect(), topics, staged))
+}
+
+fn load_kv(state: &dyn State) -> Result<KvTable, ApplyError> {
+    let mut records = Vec::new();
+    let mut unreadable = None;
+    state.scan(KV, &[], None, &mut |key, value| {
+        let name = std::str::from_utf8(key).ok().and_then(|key| key.split_once('\0'));
+        match (name, NameKvRecord::decode(value)) {
+            (Some((namespace, key)), Ok(record)) => {
+                records.push(((namespace.to_owned(), key.to_owned()), record));
+            }
+            _ => unreadable = Some(key.escape_ascii().to_string()),
+        }
+        unreadable.is_none()
+    })?;
+    let counter = match state.get(COUNTERS, KV_COUNTER)? {
+        None => Ok(NameKvCounter::default()),
+        Some(bytes) => NameKvCounter::decode(&bytes[..]),
+    };
+    match (unreadable, counter) {
+        (None, Ok(NameKvCounter { revision })) => Ok(KvTable::load(records, revision)),
+        (Some(key), _) => {
+            Err(ApplyError::Other(format!("state family {}: unreadable row {key:?}", FAMILIES[KV])))
+        }
+        (None, Err(error)) => Err(ApplyError::Other(format!("state family {}: {error}", FAMILIES[COUNTERS]))),
+    }
 }
 
 /// All rows of a family with the broker group that their key begins with.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mq_protocol::cluster::NameResult;
 use mq_store::Term;
 use tokio_util::sync::CancellationToken;
 
@@ -63,7 +64,8 @@ async fn expire(node: &Node, term: Term) {
     for lost in overdue {
         let group = lost.broker_group.clone();
         tracing::warn!(group, "broker group is silent for too long: lost");
-        let proposed = node.propose(term, &Command::Lost(lost), Instant::now() + EXPIRY_TIME).await;
+        let proposed: Result<NameResult, _> =
+            node.propose(term, &Command::Lost(lost), Instant::now() + EXPIRY_TIME).await;
         if let Err(error) = proposed {
             tracing::warn!(group, %error, "the loss is not registered yet");
         }

@@ -38,7 +38,7 @@ async fn assert_equal_replicas(cluster: &Cluster) {
     let first = digest(cluster, leader, marked.mark).await;
     assert_eq!(first.index, marked.index);
     let names: Vec<&str> = first.parts.iter().map(|part| part.name.as_str()).collect();
-    assert_eq!(names, ["log", "state/groups", "state/topics", "state/staged"]);
+    assert_eq!(names, ["log", "state/groups", "state/topics", "state/staged", "state/kv", "state/counters"]);
     assert!(first.parts[0].count > 0 && first.parts[1].count > 0, "{first:?}");
     for n in cluster.running() {
         assert_eq!(digest(cluster, n, marked.mark).await.parts, first.parts, "node {n}");

@@ -1,6 +1,6 @@
 //! Topics and subscription groups as the rest of the broker sees them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// One life of a topic.
@@ -71,6 +71,41 @@ pub(crate) struct Catalog {
     groups_by_id: BTreeMap<u32, Arc<SubscriptionGroup>>,
     /// Log index of the last change of a topic; at first, of what was applied when the state was opened.
     topics_index: u64,
+    changes: TopicChanges,
+}
+
+/// Changes of topics that are remembered.
+const CHANGES_MAX: usize = 20_000;
+
+/// Which topics changed lately, by log index: so that telling of a change costs what the change costs, however many
+/// topics there are. Begun anew with each start.
+#[derive(Debug, Default)]
+struct TopicChanges {
+    /// Everything behind this index is known.
+    floor: u64,
+    changed: VecDeque<(u64, String)>,
+}
+
+impl TopicChanges {
+    fn note(&mut self, index: u64, key: String) {
+        self.changed.push_back((index, key));
+        if self.changed.len() > CHANGES_MAX
+            && let Some((gone, _)) = self.changed.pop_front()
+        {
+            self.floor = gone;
+        }
+    }
+}
+
+/// What became of the topics that changed.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct ChangedTopics {
+    /// Log index of the last change.
+    pub index: u64,
+    /// Those that there are.
+    pub present: Vec<Arc<Topic>>,
+    /// Namespace and name of those that are gone.
+    pub gone: Vec<(String, String)>,
 }
 
 /// Namespace and name as one key; neither may hold a NUL.
@@ -96,21 +131,51 @@ impl Catalog {
         (self.topics_index, self.topics())
     }
 
+    /// Log index of the last change of a topic.
+    pub(crate) fn topics_index(&self) -> u64 {
+        self.topics_index
+    }
+
+    /// What changed behind `index`; `None` when that is not known any more.
+    pub(crate) fn topics_changed_behind(&self, index: u64) -> Option<ChangedTopics> {
+        if index < self.changes.floor {
+            return None;
+        }
+        let begin = self.changes.changed.partition_point(|(at, _)| *at <= index);
+        let keys: BTreeSet<&String> = self.changes.changed.range(begin..).map(|(_, key)| key).collect();
+        let mut changed = ChangedTopics { index: self.topics_index, ..ChangedTopics::default() };
+        for key in keys {
+            match self.topics.get(key) {
+                Some(topic) => changed.present.push(Arc::clone(topic)),
+                None => {
+                    let (namespace, name) = key.split_once('\0').unwrap_or(("", key));
+                    changed.gone.push((namespace.to_owned(), name.to_owned()));
+                }
+            }
+        }
+        Some(changed)
+    }
+
     /// The topics are what the log says up to this index.
     pub(crate) fn opened_at(&mut self, index: u64) {
         self.topics_index = index;
+        self.changes = TopicChanges { floor: index, changed: VecDeque::new() };
     }
 
     pub(crate) fn put_topic(&mut self, topic: Arc<Topic>, index: u64) {
+        let key = full_name(&topic.namespace, &topic.name);
         self.topics_index = index;
+        self.changes.note(index, key.clone());
         self.topics_by_id.insert(topic.id, Arc::clone(&topic));
-        self.topics.insert(full_name(&topic.namespace, &topic.name), topic);
+        self.topics.insert(key, topic);
     }
 
     pub(crate) fn remove_topic(&mut self, topic: &Topic, index: u64) {
+        let key = full_name(&topic.namespace, &topic.name);
         self.topics_index = index;
         self.topics_by_id.remove(&topic.id);
-        self.topics.remove(&full_name(&topic.namespace, &topic.name));
+        self.topics.remove(&key);
+        self.changes.note(index, key);
     }
 
     pub(crate) fn group(&self, namespace: &str, name: &str) -> Option<Arc<SubscriptionGroup>> {
@@ -156,7 +221,19 @@ mod tests {
         assert_eq!(catalog.topics_with_index(), (4, vec![]));
         catalog.put_topic(Arc::clone(&topic), 6);
         assert_eq!(catalog.topics_with_index(), (6, vec![Arc::clone(&topic)]));
+        let changed = catalog.topics_changed_behind(4).expect("known");
+        assert_eq!((changed.index, changed.present, changed.gone), (6, vec![Arc::clone(&topic)], vec![]));
         catalog.remove_topic(&topic, 9);
         assert_eq!(catalog.topics_with_index(), (9, vec![]));
+        let changed = catalog.topics_changed_behind(6).expect("known");
+        let gone = vec![(String::new(), "t".to_owned())];
+        assert_eq!(changed, ChangedTopics { index: 9, present: vec![], gone });
+        assert_eq!(catalog.topics_changed_behind(9), Some(ChangedTopics { index: 9, ..Default::default() }));
+        assert_eq!(catalog.topics_changed_behind(3), None, "before this process");
+        for index in 10..10 + CHANGES_MAX as u64 {
+            catalog.put_topic(Arc::clone(&topic), index);
+        }
+        assert_eq!(catalog.topics_changed_behind(8), None, "not kept");
+        assert_eq!(catalog.topics_changed_behind(9).expect("kept").present.len(), 1, "each once");
     }
 }

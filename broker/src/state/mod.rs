@@ -20,7 +20,7 @@ mod view;
 mod tests;
 
 pub use apply::{BrokerApply, open};
-pub use catalog::{READ, SubscriptionGroup, Topic, WRITE};
+pub use catalog::{ChangedTopics, READ, SubscriptionGroup, Topic, WRITE};
 pub use delivery::{MAX_IN_FLIGHT, MAX_IN_FLIGHT_PER_QUEUE};
 pub use digest::DigestReport;
 pub use groups::{DEFAULT_MAX_ATTEMPTS, MAX_RETRY_PAUSES};

@@ -7,7 +7,7 @@ use mq_store::{CommitLog, EntryId, QueueId, QueueTable};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 
-use super::catalog::{Catalog, SubscriptionGroup, Topic};
+use super::catalog::{Catalog, ChangedTopics, SubscriptionGroup, Topic};
 use super::delivery::Deliveries;
 use super::digest::{DigestReport, Digests};
 use crate::dispatch::Arrivals;
@@ -93,6 +93,18 @@ impl StateView {
     #[must_use]
     pub fn applied(&self) -> EntryId {
         *self.0.applied.lock()
+    }
+
+    /// Log index of the last change of a topic.
+    #[must_use]
+    pub fn topics_index(&self) -> u64 {
+        self.0.catalog.read().topics_index()
+    }
+
+    /// What changed behind that index; `None` when it is too long ago.
+    #[must_use]
+    pub fn topics_changed_behind(&self, index: u64) -> Option<ChangedTopics> {
+        self.0.catalog.read().topics_changed_behind(index)
     }
 
     /// Changes after topics did; what they are then says [`StateView::topics_with_index`].

@@ -127,7 +127,7 @@ impl Admin {
             let last = routes.last().and_then(|route| route.topic.as_ref());
             let start_after =
                 last.map_or_else(String::new, |topic| format!("{}%{}", topic.namespace, topic.name));
-            let request = cluster::ListTopicRoutesRequest { start_after, limit: PAGE };
+            let request = cluster::ListTopicRoutesRequest { start_after, limit: PAGE, changed_after: 0 };
             let answer = self
                 .ask_name_server(|mut registry, core| {
                     let request = core.identity.request(request.clone(), ANSWER_TIMEOUT);

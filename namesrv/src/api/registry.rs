@@ -8,8 +8,8 @@ use mq_protocol::cluster::registry_server::Registry;
 use mq_protocol::cluster::{
     GetClusterRequest, GetClusterResponse, GetNameStatusRequest, GetNameStatusResponse, GetTopicRouteRequest,
     GetTopicRouteResponse, GroupStatus, ListTopicRoutesRequest, ListTopicRoutesResponse, MarkDigestRequest,
-    MarkDigestResponse, MemberStatus, NameDigestMark, ReadDigestRequest, ReadDigestResponse, ReportRequest,
-    ReportResponse,
+    MarkDigestResponse, MemberStatus, NameDigestMark, NameResult, ReadDigestRequest, ReadDigestResponse,
+    ReportRequest, ReportResponse,
 };
 use mq_protocol::{headers, names};
 use mq_raft::{GroupStatusView, MemberView};
@@ -23,7 +23,7 @@ use super::status;
 use crate::command::Command;
 use crate::error::NameError;
 use crate::node::{Leader, Node};
-use crate::route_table::resource;
+use crate::route_table::{key_of_text, resource};
 
 /// Most routes in one answer.
 const ROUTES_MAX: usize = 1_000;
@@ -74,7 +74,7 @@ impl RegistryApi {
             Leader::Here(term) => {
                 let mark = self.node.random.u64();
                 let command = Command::DigestMark(NameDigestMark { mark });
-                let applied = self.node.propose(term, &command, call.answer_by).await?;
+                let applied: NameResult = self.node.propose(term, &command, call.answer_by).await?;
                 Ok(MarkDigestResponse { result: Some(status::result(&Ok(true))), mark, index: applied.index })
             }
             Leader::There(channel) => {
@@ -121,6 +121,7 @@ impl Registry for RegistryApi {
             stamp: Some(shown.stamp()),
             cluster: self.node.cluster.clone(),
             groups,
+            name_servers: self.node.name_servers(),
         }))
     }
 
@@ -143,19 +144,13 @@ impl Registry for RegistryApi {
         &self,
         request: Request<ListTopicRoutesRequest>,
     ) -> Result<Response<ListTopicRoutesResponse>, Status> {
-        let ListTopicRoutesRequest { start_after, limit } = request.into_inner();
         let fresh = self.node.fresh().map(|()| false);
-        let shown = self.node.state.read();
-        let limit = if limit == 0 { ROUTES_MAX } else { ROUTES_MAX.min(limit as usize) };
-        let (routes, more) =
-            if fresh.is_ok() { shown.table.routes(&start_after, limit) } else { (Vec::new(), false) };
-        let stamp = Some(shown.stamp());
-        Ok(Response::new(ListTopicRoutesResponse {
-            result: Some(status::result(&fresh)),
-            stamp,
-            routes,
-            more,
-        }))
+        let listed = match fresh {
+            Ok(_) => list_routes(&self.node, &request.into_inner()),
+            Err(_) => ListTopicRoutesResponse::default(),
+        };
+        let stamp = listed.stamp.or_else(|| Some(self.node.state.read().stamp()));
+        Ok(Response::new(ListTopicRoutesResponse { result: Some(status::result(&fresh)), stamp, ..listed }))
     }
 
     async fn get_name_status(
@@ -202,6 +197,26 @@ impl Registry for RegistryApi {
             },
         }))
     }
+}
+
+/// One page: of what changed, where that is known, else of everything.
+fn list_routes(node: &Node, request: &ListTopicRoutesRequest) -> ListTopicRoutesResponse {
+    let ListTopicRoutesRequest { start_after, limit, changed_after } = request;
+    let limit = if *limit == 0 { ROUTES_MAX } else { ROUTES_MAX.min(*limit as usize) };
+    let shown = node.state.read();
+    let changed = (*changed_after > 0).then(|| shown.changes.behind(*changed_after)).flatten();
+    let partial = changed.is_some();
+    let (routes, more) = match changed {
+        None => shown.table.routes(start_after, limit),
+        Some(keys) => {
+            let start_after = key_of_text(start_after);
+            let mut keys = keys.into_iter().filter(|key| *key > start_after.as_str());
+            let routes = shown.table.routes_of(keys.by_ref().take(limit)).collect();
+            (routes, keys.next().is_some())
+        }
+    };
+    let routes_index = shown.changes.newest();
+    ListTopicRoutesResponse { result: None, stamp: Some(shown.stamp()), routes, more, routes_index, partial }
 }
 
 fn group_status(view: GroupStatusView) -> GroupStatus {

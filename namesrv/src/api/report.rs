@@ -4,8 +4,8 @@
 use mq_protocol::cluster::name_result::Outcome;
 use mq_protocol::cluster::registry_client::RegistryClient;
 use mq_protocol::cluster::{
-    FullReport, IncrementReport, MemberStatus, NameFull, NameIncrement, NameMember, NameReport, NameTopic,
-    ReportRequest, ReportResponse, Stamp, TopicInfo,
+    FullReport, IncrementReport, MemberStatus, NameFull, NameIncrement, NameMember, NameReport, NameResult,
+    NameTopic, ReportRequest, ReportResponse, Stamp, TopicInfo,
 };
 use mq_protocol::names;
 use mq_store::Term;
@@ -95,13 +95,19 @@ async fn decide_here(
             node.still_leads(call).await?;
             outcome
         }
-        Known::News => node.propose(term, &Command::Report(report), call.answer_by).await?.outcome(),
+        Known::News => {
+            let applied: NameResult = node.propose(term, &Command::Report(report), call.answer_by).await?;
+            applied.outcome()
+        }
     };
     if matches!(outcome, Outcome::Applied | Outcome::Unchanged | Outcome::Staged | Outcome::Resync) {
         node.liveness.heard(&group, node.now_ms());
     }
+    let name_servers = node.name_servers();
     let shown = node.state.read();
-    Ok(answer(outcome, shown.table.group(&group).map(|group| group.record()), shown.stamp(), &group))
+    let answer =
+        answer(outcome, shown.table.group(&group).map(|group| group.record()), shown.stamp(), &group);
+    Ok(ReportResponse { name_servers, ..answer })
 }
 
 /// The leader's own state shows every registration that was confirmed, so it decides what needs no entry.
@@ -143,6 +149,7 @@ fn answer(
         stored_index: record.map_or(0, |record| record.view_index),
         stamp: Some(stamp),
         result: Some(status::result(&result)),
+        name_servers: Vec::new(),
     }
 }
 

@@ -10,9 +10,13 @@ pub fn code(error: &NameError) -> Code {
     match error {
         NameError::Expired => Code::RequestTimeout,
         // Nothing was changed, another name server or another moment may do.
-        NameError::NoLeader | NameError::NoQuorum | NameError::Stopped | NameError::CutOff { .. } => {
-            Code::HaNotAvailable
-        }
+        NameError::NoLeader
+        | NameError::NoQuorum
+        | NameError::Stopped
+        | NameError::CutOff { .. }
+        | NameError::Behind { .. } => Code::HaNotAvailable,
+        NameError::OtherRevision { .. } => Code::PreconditionFailed,
+        NameError::Full { .. } => Code::Forbidden,
         NameError::Busy { .. } => Code::TooManyRequests,
         NameError::TooLarge { .. } => Code::PayloadTooLarge,
         NameError::Unknown(_) => Code::ProxyTimeout,

@@ -24,6 +24,18 @@ impl RouteTable {
         self.holders.len()
     }
 
+    /// Routes of the topics with these keys, in their order; one that is gone is a route without groups.
+    pub fn routes_of<'a>(&'a self, keys: impl Iterator<Item = &'a str>) -> impl Iterator<Item = TopicRoute> {
+        keys.map(|key| {
+            self.route_of(key).unwrap_or_else(|| {
+                let (namespace, name) = key.split_once('\0').unwrap_or(("", key));
+                let topic =
+                    TopicInfo { namespace: namespace.into(), name: name.into(), ..TopicInfo::default() };
+                TopicRoute { topic: Some(topic), groups: Vec::new() }
+            })
+        })
+    }
+
     /// Where a topic is. Groups that are lost are left out as long as another one holds the topic.
     #[must_use]
     pub fn route(&self, namespace: &str, name: &str) -> Option<TopicRoute> {
@@ -74,6 +86,12 @@ impl Group {
             heard_ms_ago: None,
             lost: record.lost,
         }
+    }
+
+    /// What the routes of its topics show of the group itself.
+    #[must_use]
+    pub fn shown_in_routes(&self) -> (String, bool) {
+        (self.leader_client_address(), self.record.lost)
     }
 
     fn leader_client_address(&self) -> String {

@@ -23,9 +23,10 @@ fn report(term: u64, part: u32, of: u32, topics: &[&str]) -> NameReport {
 
 fn apply(state: &MemoryState, shown: &mut Shown, report: NameReport) -> NameResult {
     let mut batch = WriteBatch::new();
-    let outcome = apply_item(shown, Some(Command::Report(report)), &mut batch, &mut Vec::new());
+    let id = EntryId::new(3, 4);
+    let answer = apply_item(shown, Some(Command::Report(report)), id, &mut batch, &mut Vec::new());
     state.write(&batch).expect("write");
-    NameResult::decode(answer(shown, outcome, EntryId::new(3, 4))).expect("an answer")
+    NameResult::decode(answer).expect("an answer")
 }
 
 /// All rows of the state.
