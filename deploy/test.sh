@@ -68,6 +68,21 @@ cluster status --json | python3 -c 'import json, sys
 status = json.load(sys.stdin)
 assert len(status["nodes"]) == 6 and status["cluster"], status'
 ok "status: table and JSON"
+names=$(sed -n 's/^api_listen *= *"\(.*\)"/\1/p' "$dir"/n?/*.toml | paste -sd ';')
+admin() { "$bin/mqadmin" --namesrv "$names" "$@"; }
+expect 0 "s/k: revision 1" admin kv put -s s -k k -v one --expect 0
+expect 1 'has revision 1, value "one"' admin kv put -s s -k k -v two --expect 0
+expect 0 "revision 2" admin updateKvConfig -s s -k k -v two
+expect 0 "two" admin kv get -s s -k k
+expect 0 '"revision":2' admin --json kv list
+timeout 30 "$bin/mqadmin" --namesrv "$names" kv watch --after 1 >"$work/watched" &
+watcher=$!
+expect 0 "revision 3" admin deleteKvConfig -s s -k k --expect 2
+expect 3 "no key k" admin kv get -s s -k k
+for _ in $(seq 100); do [ "$(wc -l <"$work/watched")" -ge 2 ] && break; sleep 0.1; done
+kill $watcher
+[ "$(cat "$work/watched")" = $'2 s/k = two\n3 s/k deleted' ] || refuse "watched: $(cat "$work/watched")"
+ok "settings: conditions, revisions, watch"
 before=$(pid_of b1)
 expect 0 "" cluster up
 [ "$before" = "$(pid_of b1)" ] || refuse "a second up started b1 again"

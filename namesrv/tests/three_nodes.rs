@@ -7,7 +7,10 @@ use std::time::{Duration, Instant};
 
 use cluster::{Cluster, full, keep_alive, shown};
 use mq_namesrv::Limits;
-use mq_protocol::cluster::{MarkDigestRequest, ReadDigestRequest, ReadDigestResponse, Stamp};
+use mq_protocol::cluster::{
+    IncrementReport, ListTopicRoutesRequest, MarkDigestRequest, ReadDigestRequest, ReadDigestResponse,
+    ReportRequest, Stamp, TopicInfo, TopicName,
+};
 use mq_protocol::v2;
 use mq_protocol::v2::messaging_service_client::MessagingServiceClient;
 
@@ -220,4 +223,52 @@ async fn bad_requests_get_a_code_and_change_nothing() {
     let answer =
         service.send_message(v2::SendMessageRequest::default()).await.expect("an answer").into_inner();
     assert_eq!(answer.status.map(|status| status.code), Some(50_100), "brokers serve sends");
+}
+
+/// RB-44, the name servers' side.
+#[tokio::test(flavor = "multi_thread")]
+async fn tens_of_thousands_of_topics_are_told_once_and_changes_one_by_one() {
+    let count = 60_000;
+    let mut cluster = Cluster::start(Limits::default()).await;
+    let names: Vec<String> = (0..count).map(|n| format!("topic-{n:05}")).collect();
+    let parts: Vec<&[String]> = names.chunks(1_000).collect();
+    for (part, topics) in parts.iter().enumerate() {
+        let topics: Vec<&str> = topics.iter().map(String::as_str).collect();
+        let mut report = full(1, 10, &topics);
+        let full = report.full.as_mut().expect("full");
+        (full.part, full.of) = (part as u32, parts.len() as u32);
+        let answer = cluster.report(part % 3, &report).await;
+        assert!(!answer.resync, "part {part}");
+    }
+    assert_eq!(shown(&cluster.route(1, &names[count - 1]).await).0, 20_000);
+    for n in 0..3 {
+        cluster.kill(n).await;
+    }
+    for n in 0..3 {
+        cluster.run(n).await;
+    }
+    let leader = cluster.leader().await;
+    assert_eq!(shown(&cluster.route(leader, &names[count - 1]).await).0, 20_000, "after a restart of all");
+    let began = Instant::now();
+    let one = TopicInfo { name: "one-more".into(), queues: 4, permission: 6, ..TopicInfo::default() };
+    let increment = IncrementReport { from: 10, to: 11, changed: vec![one], removed: vec![] };
+    let report = ReportRequest { increment: Some(increment), ..keep_alive(1, 11) };
+    let answer = cluster.report((leader + 1) % 3, &report).await;
+    assert!(!answer.resync, "{answer:?}");
+    assert_eq!(shown(&cluster.route((leader + 2) % 3, "one-more").await).0, 20_000);
+    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+    // Who knows the routes up to a change is told what came later, and nothing else.
+    let list =
+        |changed_after| ListTopicRoutesRequest { start_after: String::new(), limit: 1_000, changed_after };
+    let mut registry = cluster.registry(leader);
+    let everything = registry.list_topic_routes(list(0)).await.expect("an answer").into_inner();
+    assert!(everything.more && !everything.partial && everything.routes.len() == 1_000);
+    let gone = TopicName { name: names[0].clone(), ..TopicName::default() };
+    let increment = IncrementReport { from: 11, to: 12, changed: vec![], removed: vec![gone] };
+    cluster.report(leader, &ReportRequest { increment: Some(increment), ..keep_alive(1, 12) }).await;
+    let changed =
+        registry.list_topic_routes(list(everything.routes_index)).await.expect("an answer").into_inner();
+    assert!(changed.partial && !changed.more && changed.routes_index > everything.routes_index);
+    assert_eq!(changed.routes.len(), 1, "{changed:?}");
+    assert!(changed.routes[0].groups.is_empty(), "it is gone");
 }

@@ -4,6 +4,7 @@
 //! harm, and are, until the deadline.
 
 mod digest;
+mod kv;
 mod objects;
 mod status;
 
@@ -23,6 +24,7 @@ use crate::error::{Cause, ConfigError};
 use crate::outcome::Verdict;
 
 pub use digest::{Difference, DigestReport, MemberDigest};
+pub use kv::{KvChange, KvListing};
 pub use status::{ClusterStatus, GroupView, MemberView};
 
 /// Time for one node's answer to a change.

@@ -4,6 +4,7 @@ use clap::{Args, Subcommand};
 
 use crate::arguments::Connection;
 use crate::groups::{self, CreateGroup, NamedGroup};
+use crate::kv::{self, DeleteKv, PutKv};
 use crate::outcome::{Failure, Outcome};
 use crate::topics::{self, CreateTopic, NamedTopic};
 
@@ -27,6 +28,12 @@ pub(crate) enum CompatibleCommand {
     /// RocketMQ's name for `group delete`
     #[command(name = "deleteSubGroup")]
     DeleteSubGroup(GroupTarget),
+    /// RocketMQ's name for `kv put`
+    #[command(name = "updateKvConfig")]
+    UpdateKvConfig(PutKv),
+    /// RocketMQ's name for `kv delete`
+    #[command(name = "deleteKvConfig")]
+    DeleteKvConfig(DeleteKv),
 }
 
 /// RocketMQ's way to name brokers.
@@ -131,6 +138,8 @@ pub(crate) async fn run(mut connection: Connection, command: CompatibleCommand) 
             update.target.apply(&mut connection);
             groups::run_create(&connection, update.translate()).await
         }
+        CompatibleCommand::UpdateKvConfig(put) => kv::put(&connection, &put).await,
+        CompatibleCommand::DeleteKvConfig(delete) => kv::delete(&connection, &delete).await,
         CompatibleCommand::DeleteSubGroup(named) => {
             named.target.apply(&mut connection);
             groups::delete(&connection, &NamedGroup { group: named.group, namespace: String::new() }).await

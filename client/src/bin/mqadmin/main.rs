@@ -6,6 +6,7 @@ mod compatible;
 mod digest;
 mod groups;
 mod input;
+mod kv;
 mod leadership;
 mod outcome;
 mod output;
@@ -44,6 +45,9 @@ enum Command {
     /// Subscription groups
     #[command(subcommand)]
     Group(groups::GroupCommand),
+    /// Settings that the name servers keep
+    #[command(subcommand)]
+    Kv(kv::KvCommand),
     /// Sends each line of files or of the standard input as a message
     Send(send::SendArguments),
     /// Receives messages and acknowledges them
@@ -89,6 +93,7 @@ async fn dispatch(cli: Cli) -> Outcome {
         Command::Status => status::run(&connection).await,
         Command::Topic(command) => topics::run(&connection, command).await,
         Command::Group(command) => groups::run(&connection, command).await,
+        Command::Kv(command) => kv::run(&connection, command).await,
         Command::Send(arguments) => send::run(&connection, arguments).await,
         Command::Receive(arguments) => receive::run(&connection, arguments).await,
         Command::Digest(arguments) => digest::run(&connection, arguments).await,
