@@ -94,7 +94,7 @@ impl StartError {
 fn store_exit(error: &StoreError) -> Exit {
     match error {
         StoreError::Locked { .. } => Exit::Config,
-        StoreError::Corrupt { .. } | StoreError::Divergence { .. } => Exit::Damage,
+        StoreError::Corrupt { .. } | StoreError::Damaged { .. } | StoreError::Divergence { .. } => Exit::Damage,
         StoreError::Identity { .. } => Exit::Identity,
         _ => Exit::Disk,
     }

@@ -78,7 +78,7 @@ impl StartError {
 
 fn of_store(error: &StoreError) -> Exit {
     match error {
-        StoreError::Corrupt { .. } | StoreError::Divergence { .. } => Exit::Damage,
+        StoreError::Corrupt { .. } | StoreError::Damaged { .. } | StoreError::Divergence { .. } => Exit::Damage,
         StoreError::Identity { .. } => Exit::Identity,
         StoreError::Locked { .. } => Exit::Config,
         _ => Exit::Disk,

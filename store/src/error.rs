@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::consume_queue::QueueId;
-use crate::{LogIndex, QueueOffset};
+use crate::{LogIndex, LogOffset, QueueOffset};
 
 /// Result of the store.
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;
@@ -31,6 +31,29 @@ pub enum StoreError {
         /// Where in the file.
         offset: u64,
         /// What has to stand there.
+        expected: String,
+        /// What stands there.
+        found: String,
+    },
+    /// A range of the log is damaged, and readable frames on both ends say what must stand there: a member of the group
+    /// that has these frames can give them back ([`crate::commit_log::repair`]).
+    #[error(
+        "damage in {}, log bytes {from} to {to} behind chain value {chain_before:08x}: expected {expected}, found {found}; \
+         the range has to be fetched from another member of the group, or this member replaced",
+        path.display()
+    )]
+    Damaged {
+        /// The segment that the range begins in.
+        path: PathBuf,
+        /// First byte of the damaged frames.
+        from: LogOffset,
+        /// Where the log is readable again.
+        to: LogOffset,
+        /// head_crc of the frame before the range.
+        chain_before: u32,
+        /// prev_crc of the frame behind the range.
+        chain_after: u32,
+        /// What has to stand at `from`.
         expected: String,
         /// What stands there.
         found: String,

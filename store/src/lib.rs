@@ -19,8 +19,9 @@ pub mod state;
 
 pub use checkpoint::{Backend, CheckpointRecord, PendingCheckpoint, StateStore};
 pub use commit_log::{
-    AppendEntry, CommitLog, CommitLogConfig, FRAME_HEADER_LEN, FlushCallback, FlushedWatermark, FrameKind,
-    ItemRead, LogEntry, PlacedEntry, RecoveryReport,
+    AppendEntry, CommitLog, CommitLogConfig, DamageCallback, FRAME_HEADER_LEN, FlushCallback,
+    FlushedWatermark, FrameKind, FrameRun, ItemRead, LogEntry, PlacedEntry, RecoveryReport, SegmentSummary,
+    SegmentWriter,
 };
 pub use consume_queue::{QueueConfig, QueueId, QueueTable, Unit};
 pub use data_lock::DataLock;

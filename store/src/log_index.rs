@@ -96,6 +96,32 @@ impl EntryIndex {
         Some((LogOffset(run.offset(at)), LogOffset(self.end_of(run, at))))
     }
 
+    /// First and last entry of the segment that begins at `base`, and the offset behind its last frame.
+    pub(crate) fn segment(&self, base: LogOffset) -> Option<(EntryId, EntryId, LogOffset)> {
+        let at = self.runs.binary_search_by_key(&base.0, |run| run.base).ok()?;
+        let run = &self.runs[at];
+        Some((self.id(LogIndex(run.first))?, self.id(LogIndex(run.next() - 1))?, LogOffset(run.end)))
+    }
+
+    /// Where the segments begin whose frames are known, oldest first.
+    pub(crate) fn bases(&self) -> Vec<LogOffset> {
+        self.runs.iter().map(|run| LogOffset(run.base)).collect()
+    }
+
+    /// Forgets every segment below `floor`.
+    pub(crate) fn drop_below(&mut self, floor: LogOffset) {
+        self.runs.retain(|run| run.base >= floor.0);
+        let Some(first) = self.runs.first().map(|run| run.first) else {
+            self.terms.clear();
+            return;
+        };
+        let of_first = self.terms.partition_point(|(from, _)| *from <= first).saturating_sub(1);
+        self.terms.drain(..of_first);
+        if let Some(term) = self.terms.first_mut() {
+            term.0 = first;
+        }
+    }
+
     /// The frames `[from, to)` as far as they lie in one segment and within `max_bytes`, at least one.
     pub(crate) fn span(&self, from: LogIndex, to: LogIndex, max_bytes: u64) -> Option<Span> {
         let run = &self.runs[self.run_of(from)?];

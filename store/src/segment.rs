@@ -68,10 +68,13 @@ impl Segments {
                 tracing::warn!(file = name, dir = %dir.display(), "not a segment, left alone");
                 continue;
             };
-            if base >= start {
-                let file = fs.open(&dir.join(&name), OpenMode::ReadWrite)?;
-                open.insert(base.0, Segment { base, file });
+            if base < start {
+                // Dropped; a crash came between the record of that and the unlinking.
+                fs.remove_file(&dir.join(&name))?;
+                continue;
             }
+            let file = fs.open(&dir.join(&name), OpenMode::ReadWrite)?;
+            open.insert(base.0, Segment { base, file });
         }
         Ok(Self { fs, dir, size, open: RwLock::new(open) })
     }
@@ -118,6 +121,16 @@ impl Segments {
         for base in gone.iter().rev() {
             self.fs.remove_file(&self.path(LogOffset(*base)))?;
             self.open.write().remove(base);
+        }
+        self.sync_dir()
+    }
+
+    /// Unlinks every segment that begins below `floor`, the oldest first, and syncs the folder. Readers that hold one go on.
+    pub(crate) fn remove_below(&self, floor: LogOffset) -> Result<()> {
+        let gone: Vec<u64> = self.open.read().range(..floor.0).map(|(base, _)| *base).collect();
+        for base in gone {
+            self.open.write().remove(&base);
+            self.fs.remove_file(&self.path(LogOffset(base)))?;
         }
         self.sync_dir()
     }

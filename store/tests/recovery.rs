@@ -61,7 +61,10 @@ fn goes_on_after(fs: &CrashingFs, all: &[PlacedEntry], kept: usize, what: &str) 
 
 fn is_damage(fs: &CrashingFs, what: &str) {
     let refused = reopen(fs).map(|open| open.log.last());
-    assert!(matches!(refused, Err(StoreError::Corrupt { .. })), "{what}: {refused:?}");
+    assert!(
+        matches!(refused, Err(StoreError::Corrupt { .. } | StoreError::Damaged { .. })),
+        "{what}: {refused:?}"
+    );
 }
 
 #[test]
@@ -111,8 +114,9 @@ fn damage_names_file_offset_expected_and_found() {
     let (fs, all) = written(3);
     fs.flip_bit(&segment(0), all[2].offset.0 + 80, 3);
     match reopen(&fs).map(|_| ()) {
-        Err(StoreError::Corrupt { path, offset, expected, found }) => {
-            assert_eq!((path, offset), (segment(0), all[2].offset.0));
+        Err(StoreError::Damaged { path, from, to, chain_before, chain_after, expected, found }) => {
+            assert_eq!((path, from, to), (segment(0), all[2].offset, all[3].offset));
+            assert_eq!((chain_before, chain_after), (all[1].head_crc, all[2].head_crc));
             assert!(expected.contains(&format!("body_crc {:08x}", all[2].entry.body_crc)), "{expected}");
             assert!(found.contains("a later batch at"), "{found}");
         }
@@ -199,7 +203,7 @@ fn bodies_below_the_checkpoint_are_checked_when_they_are_read() {
     let index = |at: usize| all[at].entry.index;
     assert_eq!(log.read(index(0), index(1), 1).expect("reads"), all[..1]);
     let refused = log.read(index(1), index(2), 1);
-    assert!(matches!(refused, Err(StoreError::Corrupt { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(StoreError::Damaged { .. })), "{refused:?}");
 }
 
 #[test]

@@ -252,6 +252,11 @@ pub(crate) fn set_batch(raw: &mut [u8], mark: BatchMark, head_crc: u32) {
     raw[BATCH_AT..BATCH_AT + 4].copy_from_slice(&mark.encode(head_crc).to_le_bytes());
 }
 
+/// Takes the node-local field out of an encoded header.
+pub(crate) fn clear_batch(raw: &mut [u8]) {
+    raw[BATCH_AT..BATCH_AT + 4].fill(0);
+}
+
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;

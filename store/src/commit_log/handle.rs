@@ -27,6 +27,13 @@ pub(crate) struct Shared {
     /// Something was queued, or the log shall stop.
     pub(crate) work: Condvar,
     pub(crate) watermark: Arc<Watermark>,
+    /// Where the oldest segment begins.
+    pub(super) physical_start: std::sync::atomic::AtomicU64,
+    /// One drop of old segments at a time.
+    pub(super) dropping: Mutex<()>,
+    /// One note of damage at a time.
+    pub(super) noting: Mutex<()>,
+    pub(super) on_damage: Mutex<Option<super::damage::DamageCallback>>,
     /// The bug "an append is reported before its fdatasync", to show that the tests find it.
     #[cfg(any(test, feature = "testkit"))]
     pub(crate) report_before_sync: std::sync::atomic::AtomicBool,
@@ -85,6 +92,7 @@ impl CommitLog {
         agree(&files, &config)?;
         let Recovered { segments, tail, batch, report } = recover(&files, &config, checkpointed)?;
         let flushed = tail.last().or(tail.purged);
+        let physical_start = files.meta().unwrap_or_default().physical_start.0;
         let shared = Arc::new(Shared {
             config,
             files,
@@ -92,6 +100,10 @@ impl CommitLog {
             tail: Mutex::new(tail),
             work: Condvar::new(),
             watermark: Arc::new(Watermark::new(flushed)),
+            physical_start: std::sync::atomic::AtomicU64::new(physical_start),
+            dropping: Mutex::new(()),
+            noting: Mutex::new(()),
+            on_damage: Mutex::new(None),
             #[cfg(any(test, feature = "testkit"))]
             report_before_sync: std::sync::atomic::AtomicBool::new(false),
         });
@@ -313,7 +325,8 @@ fn agree(files: &GroupFiles, config: &CommitLogConfig) -> Result<()> {
             });
         }
     }
-    if meta.chain_start != config.chain_start {
+    // Behind a dropped segment the meta record has the chain value there; the group's own begins the first segment.
+    if meta.physical_start == LogOffset(0) && meta.chain_start != config.chain_start {
         return Err(StoreError::Identity {
             path: files.meta_path(),
             what: "chain start",

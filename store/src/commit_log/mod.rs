@@ -14,8 +14,12 @@
 //! - Appended ones that are not flushed are read from memory only; flushed ones from the files, if they left the ring.
 //! - A failed write or sync is final: everything pending and everything later gets that error, until the process restarts.
 
+mod damage;
+mod drop;
 mod entry;
+mod export;
 pub(crate) mod frame;
+mod frames;
 mod handle;
 mod read;
 mod recover;
@@ -24,10 +28,12 @@ mod scan;
 pub(crate) mod tail;
 pub(crate) mod watermark;
 
+pub use damage::{DamageCallback, repair};
 pub use entry::{
     AppendEntry, CommitLogConfig, FlushCallback, FrameKind, ItemRead, LogEntry, PlacedEntry, RecoveryReport,
 };
 pub use frame::FRAME_HEADER_LEN;
+pub use frames::{FrameRun, SegmentSummary, SegmentWriter, check_frames};
 pub use handle::CommitLog;
 pub(crate) use handle::Shared;
 pub use watermark::FlushedWatermark;

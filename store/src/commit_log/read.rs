@@ -43,11 +43,11 @@ impl CommitLog {
         if result.is_err() {
             // A truncation took them away while they were read: then it is not damage.
             let tail = shared.tail.lock();
-            if tail.epoch != epoch {
+            if tail.epoch != epoch || tail.index.id(from).is_none() {
                 return Err(tail.missing(from));
             }
         }
-        result
+        self.settle(span.start, epoch, result)
     }
 
     fn read_span(&self, start: LogOffset, end: LogOffset, frames: usize) -> Result<Vec<PlacedEntry>> {
@@ -99,6 +99,19 @@ impl CommitLog {
             });
         }
         let at = LogOffset(body_offset.0 - ITEM_HEADER_LEN as u64);
+        let (start, epoch) = (self.physical_start(), self.shared().tail.lock().epoch);
+        if at < start {
+            return Err(StoreError::Limit {
+                what: "offset of an item below the log's first frame",
+                value: body_offset.0,
+                limit: start.0,
+            });
+        }
+        let read = self.read_item_at(at);
+        self.settle(at, epoch, read)
+    }
+
+    fn read_item_at(&self, at: LogOffset) -> Result<ItemRead> {
         let segment = self.segment_of(at)?;
         let (header, bytes) = read_item_bytes(&segment, at, u64::from(self.shared().config.frame_limit))?;
         let position = u64::from(header.position);
@@ -106,7 +119,11 @@ impl CommitLog {
             let expected = "an item position inside of the segment";
             return Err(damage(&segment, at, expected, position.to_string()));
         }
-        let frame = self.read_header(LogOffset(at.0 - position))?;
+        let frame_at = LogOffset(at.0 - position);
+        if self.damage().iter().any(|range| range.offset <= frame_at && frame_at < range.end()) {
+            return Err(damage(&segment, at, "an item of a whole frame", "a frame that is noted as damaged"));
+        }
+        let frame = self.read_header(frame_at)?;
         let room = u64::from(frame.body_len) + FRAME_HEADER_LEN as u64;
         if position + padded(ITEM_HEADER_LEN + header.len as usize) as u64 > room {
             let expected = format!("an item inside of the frame at {}", frame.offset);
@@ -162,7 +179,7 @@ impl CommitLog {
         readable(&segment, &bytes[..read], offset)
     }
 
-    fn segment_of(&self, offset: LogOffset) -> Result<Segment> {
+    pub(super) fn segment_of(&self, offset: LogOffset) -> Result<Segment> {
         let shared = self.shared();
         shared.segments.containing(offset).ok_or_else(|| {
             let base = LogOffset(offset.0 - offset.0 % shared.config.segment_size);
@@ -216,16 +233,18 @@ fn item_read(header: ItemHeader, bytes: Bytes, frame: &FrameHeader) -> ItemRead 
 }
 
 fn readable(segment: &Segment, bytes: &[u8], offset: LogOffset) -> Result<FrameHeader> {
-    FrameHeader::decode(bytes, offset).map_err(|why| {
-        let (expected, found) = match why {
-            NotAFrame::Nothing => ("a frame".into(), "nothing".into()),
-            NotAFrame::Unreadable { expected, found } => (expected, found),
-        };
-        damage(segment, offset, expected, found)
-    })
+    FrameHeader::decode(bytes, offset).map_err(|why| not_a_frame(segment, offset, why))
 }
 
-fn damage(
+pub(super) fn not_a_frame(segment: &Segment, offset: LogOffset, why: NotAFrame) -> StoreError {
+    let (expected, found) = match why {
+        NotAFrame::Nothing => ("a frame".into(), "nothing".into()),
+        NotAFrame::Unreadable { expected, found } => (expected, found),
+    };
+    damage(segment, offset, expected, found)
+}
+
+pub(super) fn damage(
     segment: &Segment,
     at: LogOffset,
     expected: impl Into<String>,

@@ -41,6 +41,10 @@ struct Stop {
     batch: Option<BatchNumber>,
     /// Where to look for what stands behind.
     behind: LogOffset,
+    /// head_crc of the last frame that was accepted.
+    chain: u32,
+    /// The frame there is broken, not a whole one of another history.
+    broken: bool,
     expected: String,
     found: String,
 }
@@ -116,7 +120,8 @@ fn finish(segments: &Segments, intent: Intent) -> Result<()> {
 
 impl<'a> Recovery<'a> {
     fn new(config: &'a CommitLogConfig, meta: &GroupMeta, checkpointed: Option<EntryId>) -> Self {
-        let base = Base { end: meta.physical_start, chain: config.chain_start };
+        let chain = if meta.physical_start == LogOffset(0) { config.chain_start } else { meta.chain_start };
+        let base = Base { end: meta.physical_start, chain };
         let tail = Tail {
             index: EntryIndex::new(config.segment_size),
             ring: Ring::new(config.ring_bytes),
@@ -147,6 +152,17 @@ impl<'a> Recovery<'a> {
     fn read_all(&mut self, segments: &Segments, all: &[Segment]) -> Result<(usize, Option<Stop>)> {
         let Some(oldest) = all.first() else { return Ok((0, None)) };
         if oldest.base != self.tail.base.end {
+            if let Ok(header) = Scanner::new(oldest)?.header(oldest.base)? {
+                return Err(StoreError::Damaged {
+                    path: segments.path(self.tail.base.end),
+                    from: self.tail.base.end,
+                    to: oldest.base,
+                    chain_before: self.tail.base.chain,
+                    chain_after: header.prev_crc,
+                    expected: "the log's oldest segment".into(),
+                    found: "no file".into(),
+                });
+            }
             return Err(StoreError::corrupt(
                 segments.dir(),
                 0,
@@ -188,30 +204,31 @@ impl<'a> Recovery<'a> {
         loop {
             let header = match scanner.header(at)? {
                 Ok(header) => header,
-                Err(why) => return Ok(Stop::unreadable(at, why)),
+                Err(why) => return Ok(Stop::unreadable(at, why, self.tail.chain)),
             };
             if let Some((expected, found)) = self.misfit(&header, segment_end) {
-                return Ok(Stop::readable(&header, expected, found));
+                let broken = header.batch.is_none() && header.prev_crc == self.tail.chain;
+                return Ok(Stop { broken, ..self.stop(&header, expected, found) });
             }
             let checked = self.checkpointed.is_some_and(|c| header.id.index <= c.index);
             let body = if checked { None } else { Some(scanner.body(&header)?) };
             match body {
                 Some(None) => {
                     let found = format!("the file's end at {}", scanner.file_end);
-                    return Ok(Stop::readable(&header, format!("a frame up to {}", header.end()), found));
+                    return Ok(self.stop(&header, format!("a frame up to {}", header.end()), found));
                 }
                 Some(Some(body)) => {
                     let crc = crc32c::crc32c(&body);
                     if crc != header.body_crc {
                         let expected = format!("body_crc {:08x}", header.body_crc);
-                        return Ok(Stop::readable(&header, expected, format!("{crc:08x}")));
+                        return Ok(self.stop(&header, expected, format!("{crc:08x}")));
                     }
                     self.accept(&header);
                     self.remember(&header, body);
                 }
                 None if header.end() > LogOffset(scanner.file_end.0.next_multiple_of(8)) => {
                     let found = format!("the file's end at {}", scanner.file_end);
-                    return Ok(Stop::readable(&header, format!("a frame up to {}", header.end()), found));
+                    return Ok(self.stop(&header, format!("a frame up to {}", header.end()), found));
                 }
                 None => self.accept(&header),
             }
@@ -269,18 +286,32 @@ impl<'a> Recovery<'a> {
         self.tail.ring.trim(Some(header.id.index));
     }
 
+    /// The readable frame is not accepted.
+    fn stop(&self, header: &FrameHeader, expected: String, found: String) -> Stop {
+        Stop {
+            at: header.offset,
+            batch: header.batch.map(|mark| mark.number),
+            behind: LogOffset(header.offset.0 + FRAME_HEADER_LEN as u64),
+            chain: self.tail.chain,
+            broken: true,
+            expected,
+            found,
+        }
+    }
+
     /// Torn tail (what is left of it) or damage.
     fn judge(&self, segment: &Segment, stop: &Stop, later: &[Segment]) -> Result<Behind> {
         let behind = Scanner::new(segment)?.behind(stop.behind)?;
         if let Some(frame) = behind.later_batch(stop.batch) {
-            return Err(stop.damage(segment, &format!("a later batch at {}", frame.offset)));
+            let what = format!("a later batch at {}", frame.offset);
+            return Err(stop.before(segment, behind.frames.first().unwrap_or(frame), &what));
         }
         let torn = stop.behind > stop.at || behind.leftover.is_some();
         for (at, next) in later.iter().enumerate() {
             let mut scanner = Scanner::new(next)?;
-            if scanner.header(next.base)?.is_ok() {
+            if let Ok(header) = scanner.header(next.base)? {
                 let what = format!("the first frame of segment {}", next.base);
-                return Err(stop.damage(segment, &what));
+                return Err(stop.before(segment, behind.frames.first().unwrap_or(&header), &what));
             }
             // The unfinished batch may be the first of the next segment; then this one was synced before, so it is whole.
             let inside = scanner.behind(next.base)?;
@@ -289,7 +320,8 @@ impl<'a> Recovery<'a> {
                 inside.frames.first().filter(|_| !alone)
             });
             if let Some(frame) = impossible {
-                return Err(stop.damage(segment, &format!("a frame at {}", frame.offset)));
+                let what = format!("a frame at {}", frame.offset);
+                return Err(stop.before(segment, behind.frames.first().unwrap_or(frame), &what));
             }
         }
         let leftover = behind.leftover.or((stop.behind > stop.at).then_some(stop.at));
@@ -349,21 +381,27 @@ impl<'a> Recovery<'a> {
 }
 
 impl Stop {
-    fn unreadable(at: LogOffset, why: NotAFrame) -> Self {
+    fn unreadable(at: LogOffset, why: NotAFrame, chain: u32) -> Self {
         let (expected, found) = match why {
             NotAFrame::Nothing => ("a frame".into(), "nothing".into()),
             NotAFrame::Unreadable { expected, found } => (expected, found),
         };
-        Self { at, batch: None, behind: at, expected, found }
+        Self { at, batch: None, behind: at, chain, broken: true, expected, found }
     }
 
-    fn readable(header: &FrameHeader, expected: String, found: String) -> Self {
-        Self {
-            at: header.offset,
-            batch: header.batch.map(|mark| mark.number),
-            behind: LogOffset(header.offset.0 + FRAME_HEADER_LEN as u64),
-            expected,
-            found,
+    /// Damage in front of the readable frame `next`: fetched from another member, if the failure is a broken frame.
+    fn before(&self, segment: &Segment, next: &FrameHeader, behind: &str) -> StoreError {
+        if !self.broken {
+            return self.damage(segment, behind);
+        }
+        StoreError::Damaged {
+            path: segment.file.path().to_path_buf(),
+            from: self.at,
+            to: next.offset,
+            chain_before: self.chain,
+            chain_after: next.prev_crc,
+            expected: self.expected.clone(),
+            found: format!("{}, with {behind} behind it", self.found),
         }
     }
 

@@ -77,6 +77,13 @@ impl<'a> Scanner<'a> {
         Ok((body.len() == len).then(|| Bytes::copy_from_slice(body)))
     }
 
+    /// The whole frame, header and padding with it, or None if the file ends before.
+    pub(super) fn frame(&mut self, header: &FrameHeader) -> Result<Option<&[u8]>> {
+        let len = header.total_len() as usize;
+        let bytes = self.bytes(header.offset, len)?;
+        Ok((bytes.len() == len).then_some(bytes))
+    }
+
     /// Looks at everything from `from` on, as far as a write batch that began at or before it can reach, for readable
     /// frames.
     pub(super) fn behind(&mut self, from: LogOffset) -> Result<Behind> {

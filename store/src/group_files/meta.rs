@@ -8,7 +8,7 @@
 //!  purged                                      0 | 1, term u64, index u64
 //!  physical_start u64 · chain_start u32
 //!  intent                                      0 | 1 (truncation), cut u64, first u64, old_end u64, head_crc u32
-//!  damage                                      count u16, each: offset u64, len u64
+//!  damage                                      count u16, each: offset u64, len u64, chain_before u32, chain_after u32
 //!  little-endian, one after the other
 //! ```
 
@@ -33,13 +33,25 @@ pub enum Intent {
     },
 }
 
-/// Bytes of the log that a read found damaged.
+/// Frames of the log that a read found damaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DamagedRange {
     /// First byte.
     pub offset: LogOffset,
     /// Number of bytes.
     pub len: u64,
+    /// head_crc of the frame before the range.
+    pub chain_before: u32,
+    /// prev_crc of the frame behind the range.
+    pub chain_after: u32,
+}
+
+impl DamagedRange {
+    /// Offset behind the range.
+    #[must_use]
+    pub const fn end(&self) -> LogOffset {
+        LogOffset(self.offset.0 + self.len)
+    }
 }
 
 /// Identity of a member and of its log.
@@ -123,6 +135,8 @@ impl GroupMeta {
         for range in damage {
             out.extend_from_slice(&range.offset.0.to_le_bytes());
             out.extend_from_slice(&range.len.to_le_bytes());
+            out.extend_from_slice(&range.chain_before.to_le_bytes());
+            out.extend_from_slice(&range.chain_after.to_le_bytes());
         }
         Ok(out)
     }
@@ -156,7 +170,14 @@ impl GroupMeta {
         };
         let count = u16::from_le_bytes(rest.array()?);
         let damage = (0..count)
-            .map(|_| Ok::<_, String>(DamagedRange { offset: LogOffset(rest.u64()?), len: rest.u64()? }))
+            .map(|_| {
+                Ok::<_, String>(DamagedRange {
+                    offset: LogOffset(rest.u64()?),
+                    len: rest.u64()?,
+                    chain_before: rest.u32()?,
+                    chain_after: rest.u32()?,
+                })
+            })
             .collect::<Result<_, _>>()?;
         if !rest.0.is_empty() {
             return Err(format!("{} bytes behind the end", rest.0.len()));
@@ -256,7 +277,7 @@ mod tests {
                 old_end: LogOffset(96),
                 head_crc: 5,
             }),
-            damage: vec![DamagedRange { offset: LogOffset(24), len: 8 }],
+            damage: vec![DamagedRange { offset: LogOffset(24), len: 8, chain_before: 1, chain_after: 2 }],
         };
         for _ in 0..2 {
             let bytes = meta.encode().expect("small");

@@ -113,6 +113,18 @@ impl GroupFiles {
         self.meta.value.read().clone()
     }
 
+    /// Last entry that is durably purged. Never waits for the disk.
+    #[must_use]
+    pub fn purged(&self) -> Option<crate::EntryId> {
+        self.meta.value.read().as_ref().and_then(|meta| meta.purged)
+    }
+
+    /// Ranges of the log that are noted as damaged. Never waits for the disk.
+    #[must_use]
+    pub fn damage(&self) -> Vec<DamagedRange> {
+        self.meta.value.read().as_ref().map(|meta| meta.damage.clone()).unwrap_or_default()
+    }
+
     /// Replaces the meta as a whole: durable in both slots on return. Only before the log is opened; an open log changes
     /// parts of it on its own, see [`Self::update_meta`].
     pub fn save_meta(&self, meta: &GroupMeta) -> Result<()> {
