@@ -236,3 +236,90 @@ pub enum TransferError {
     #[error("stopped")]
     Stopped,
 }
+
+/// The membership was not changed, or it is not known whether it was.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum MemberError {
+    /// Only a leader that is ready can.
+    #[error("not the leader")]
+    NotLeader {
+        /// Who is.
+        leader: Option<LeaderInfo>,
+    },
+    /// The step before this one is not finished.
+    #[error("another change of the members is in progress")]
+    ChangeInProgress,
+    /// No member has that id.
+    #[error("node {id} is no member")]
+    Unknown {
+        /// The id asked for.
+        id: u64,
+    },
+    /// It has a vote already.
+    #[error("node {id} has a vote already")]
+    IsVoter {
+        /// The member.
+        id: u64,
+    },
+    /// It has no vote that could be taken away.
+    #[error("node {id} is a learner")]
+    IsLearner {
+        /// The member.
+        id: u64,
+    },
+    /// The leader does not take itself out.
+    #[error("node {id} leads: transfer leadership first")]
+    Leads {
+        /// The leader.
+        id: u64,
+    },
+    /// It would have a vote before it has the log.
+    #[error("node {id} is {behind} entries behind, at most {limit} are allowed")]
+    TargetBehind {
+        /// The member.
+        id: u64,
+        /// Entries that it lacks.
+        behind: u64,
+        /// Entries that it may lack.
+        limit: u64,
+    },
+    /// It does not answer heartbeats.
+    #[error("node {id} does not answer")]
+    TargetSilent {
+        /// The member.
+        id: u64,
+    },
+    /// The voters after the step would not have a majority that is here and current.
+    #[error("majority at risk: {current} of then {voters} voters are current, {needed} are needed")]
+    MajorityAtRisk {
+        /// Voters that are here and current.
+        current: usize,
+        /// Voters after the step.
+        voters: usize,
+        /// Their majority.
+        needed: usize,
+    },
+    /// Raft itself refused.
+    #[error("{0}")]
+    Refused(String),
+    /// No outcome in time. *Unknown*: the change may still be made.
+    #[error("deadline passed, outcome unknown")]
+    Deadline,
+    /// The leader lost its office with this on the way. *Unknown*.
+    #[error("leadership was lost, outcome unknown")]
+    Discarded,
+    /// The group stopped.
+    #[error("stopped")]
+    Stopped {
+        /// True when the change may still be made.
+        unknown: bool,
+    },
+}
+
+impl MemberError {
+    /// True when this call can never change the membership.
+    #[must_use]
+    pub fn certainly_not_changed(&self) -> bool {
+        !matches!(self, Self::Deadline | Self::Discarded | Self::Stopped { unknown: true })
+    }
+}

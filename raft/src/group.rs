@@ -382,7 +382,8 @@ impl RaftGroup {
 
     /// Hands over leadership, then stops Raft, the state (with a last checkpoint) and the log writer.
     pub async fn shutdown(&self) {
-        if self.inner.leadership.borrow().me && self.inner.config.members.len() > 1 {
+        let voters = self.inner.running().map_or(0, |running| running.raft.voter_ids().count());
+        if self.inner.leadership.borrow().me && voters > 1 {
             let deadline = tokio::time::Instant::now() + HAND_OVER_TIMEOUT;
             if let Err(error) = self.inner.transfer(None, deadline).await {
                 tracing::warn!(group = %self.inner.config.group, "leadership is not handed over: {error}");

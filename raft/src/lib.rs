@@ -15,6 +15,7 @@ mod group;
 mod hot_window;
 mod leadership;
 mod log_storage;
+mod members;
 mod membership;
 mod network;
 mod proposer;
@@ -37,7 +38,9 @@ pub use apply::{
     Apply, ApplyDeps, CommittedFrame, Floor, FrameResults, MakeApply, RetentionFloor, encode_membership,
 };
 pub use config::{Deps, GroupConfig, Limits, MAX_FRAME, MemberConfig, NodeId, Role, Timers};
-pub use error::{ApplyError, Fatal, IdentityMismatch, ProposeError, ReadError, StartError, TransferError};
+pub use error::{
+    ApplyError, Fatal, IdentityMismatch, MemberError, ProposeError, ReadError, StartError, TransferError,
+};
 pub use group::RaftGroup;
 #[cfg(feature = "testkit")]
 pub use network::faults::Faults;

@@ -8,6 +8,7 @@ mod hanging_disk;
 mod idle;
 mod leader_restore;
 mod load;
+mod members;
 mod power_cut;
 mod restart_in_place;
 mod single_node;
