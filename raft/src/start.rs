@@ -107,6 +107,7 @@ struct Opened {
 
 fn open(inner: &Inner) -> Result<Opened, StartError> {
     let files = &inner.files;
+    mq_store::snapshot::finish_install(files)?;
     let meta = files.meta().unwrap_or_default();
     let limits = &inner.config.limits;
     let config = CommitLogConfig {

@@ -15,6 +15,7 @@ pub mod item;
 mod log_index;
 mod position;
 mod segment;
+pub mod snapshot;
 pub mod state;
 
 pub use checkpoint::{Backend, CheckpointRecord, PendingCheckpoint, StateStore};

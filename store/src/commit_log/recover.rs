@@ -23,6 +23,7 @@ use crate::fs::create_dir_durably;
 use crate::group_files::{GroupFiles, GroupMeta, Intent};
 use crate::log_index::EntryIndex;
 use crate::segment::{Segment, Segments};
+use crate::snapshot::finish_install;
 use crate::{EntryId, LogIndex, LogOffset, StoreError};
 
 /// A recovered log.
@@ -66,13 +67,15 @@ pub(super) fn recover(
     checkpointed: Option<EntryId>,
 ) -> Result<Recovered> {
     let dir = files.dir().join("commitlog");
+    // Before anything is opened: it replaces the folder.
+    finish_install(files)?;
     create_dir_durably(&**files.fs(), &dir)?;
     let meta = files.meta().unwrap_or_default();
     let segments =
         Segments::open(std::sync::Arc::clone(files.fs()), dir, config.segment_size, meta.physical_start)?;
     let mut recovery = Recovery::new(config, &meta, checkpointed);
-    if let Some(intent) = meta.intent {
-        finish(&segments, intent)?;
+    if let Some(Intent::Truncate { cut, first, old_end: _, head_crc }) = meta.intent {
+        finish(&segments, cut, first, head_crc)?;
         files.update_meta(|meta| meta.intent = None)?;
         recovery.report.finished_truncation = true;
     }
@@ -103,8 +106,7 @@ pub(super) fn recover(
 
 /// Finishes a truncation. If another frame than the one to be cut stands there already, the intent was done and only its
 /// clearing was lost (one of its two slots is older): then nothing is touched.
-fn finish(segments: &Segments, intent: Intent) -> Result<()> {
-    let Intent::Truncate { cut, first, old_end: _, head_crc } = intent;
+fn finish(segments: &Segments, cut: LogOffset, first: LogOffset, head_crc: u32) -> Result<()> {
     for at in [cut, first] {
         let Some(segment) = segments.containing(at) else { continue };
         if let Ok(header) = Scanner::new(&segment)?.header(at)?

@@ -230,7 +230,7 @@ impl FileSystem for CrashingFs {
                 return Err(StoreError::io("open", path, io::ErrorKind::AlreadyExists.into()));
             }
             (Some(Node::File(inode)), _) => inode,
-            (Some(Node::Folder), _) => {
+            (Some(Node::Folder(_)), _) => {
                 return Err(StoreError::io("open", path, io::ErrorKind::IsADirectory.into()));
             }
             (None, OpenMode::Read | OpenMode::ReadWrite) => {
@@ -365,6 +365,23 @@ mod tests {
             fs.rename(a, b).expect("renames");
             let cut = fs.power_cut(seed);
             seen.insert((content(&cut, a).is_some(), content(&cut, b).is_some()));
+        }
+        assert_eq!(seen.into_iter().collect::<Vec<_>>(), [(false, true), (true, false)]);
+    }
+
+    #[test]
+    fn what_is_in_a_folder_stays_in_it_whichever_name_survives() {
+        let (a, b) = (Path::new("/a"), Path::new("/b"));
+        let mut seen = std::collections::BTreeSet::new();
+        for seed in 0..50 {
+            let fs = CrashingFs::new();
+            fs.create_dir_all(a).expect("creates");
+            write(&fs, &a.join("f"), b"f").sync_data().expect("syncs");
+            fs.sync_dir(a).expect("syncs");
+            fs.sync_dir(Path::new("/")).expect("syncs");
+            fs.rename(a, b).expect("renames");
+            let cut = fs.power_cut(seed);
+            seen.insert((content(&cut, &a.join("f")).is_some(), content(&cut, &b.join("f")).is_some()));
         }
         assert_eq!(seen.into_iter().collect::<Vec<_>>(), [(false, true), (true, false)]);
     }

@@ -8,11 +8,13 @@
 //!  purged                                      0 | 1, term u64, index u64
 //!  physical_start u64 · chain_start u32
 //!  intent                                      0 | 1 (truncation), cut u64, first u64, old_end u64, head_crc u32
+//!                                                | 2 (install), term u64, index u64, physical start u64, chain start u32
 //!  damage                                      count u16, each: offset u64, len u64, chain_before u32, chain_after u32
 //!  little-endian, one after the other
 //! ```
 
 use crate::error::Result;
+use crate::snapshot::Install;
 use crate::{EntryId, LogOffset, StoreError};
 
 const VERSION: u16 = 1;
@@ -31,6 +33,8 @@ pub enum Intent {
         /// head_crc of the first frame that goes.
         head_crc: u32,
     },
+    /// The staged snapshot takes the place of log, queues and state.
+    Install(Install),
 }
 
 /// Frames of the log that a read found damaged.
@@ -124,13 +128,7 @@ impl GroupMeta {
         }
         out.extend_from_slice(&physical_start.0.to_le_bytes());
         out.extend_from_slice(&chain_start.to_le_bytes());
-        out.push(u8::from(intent.is_some()));
-        if let Some(Intent::Truncate { cut, first, old_end, head_crc }) = intent {
-            for offset in [cut, first, old_end] {
-                out.extend_from_slice(&offset.0.to_le_bytes());
-            }
-            out.extend_from_slice(&head_crc.to_le_bytes());
-        }
+        put_intent(&mut out, intent.as_ref());
         put_count(&mut out, "damaged ranges", damage.len())?;
         for range in damage {
             out.extend_from_slice(&range.offset.0.to_le_bytes());
@@ -158,16 +156,7 @@ impl GroupMeta {
         let purged = if rest.flag()? { Some(EntryId::new(rest.u64()?, rest.u64()?)) } else { None };
         let physical_start = LogOffset(rest.u64()?);
         let chain_start = rest.u32()?;
-        let intent = if rest.flag()? {
-            Some(Intent::Truncate {
-                cut: LogOffset(rest.u64()?),
-                first: LogOffset(rest.u64()?),
-                old_end: LogOffset(rest.u64()?),
-                head_crc: rest.u32()?,
-            })
-        } else {
-            None
-        };
+        let intent = rest.intent()?;
         let count = u16::from_le_bytes(rest.array()?);
         let damage = (0..count)
             .map(|_| {
@@ -199,6 +188,23 @@ impl GroupMeta {
             damage,
         })
     }
+}
+
+fn put_intent(out: &mut Vec<u8>, intent: Option<&Intent>) {
+    let (kind, numbers, crc) = match intent {
+        None => return out.push(0),
+        Some(Intent::Truncate { cut, first, old_end, head_crc }) => {
+            (1, [cut.0, first.0, old_end.0], head_crc)
+        }
+        Some(Intent::Install(Install { snapshot, physical_start, chain_start })) => {
+            (2, [snapshot.term.0, snapshot.index.0, physical_start.0], chain_start)
+        }
+    };
+    out.push(kind);
+    for number in numbers {
+        out.extend_from_slice(&number.to_le_bytes());
+    }
+    out.extend_from_slice(&crc.to_le_bytes());
 }
 
 fn put_count(out: &mut Vec<u8>, what: &'static str, count: usize) -> Result<()> {
@@ -244,6 +250,24 @@ impl Rest<'_> {
         }
     }
 
+    fn intent(&mut self) -> Result<Option<Intent>, String> {
+        match self.array()? {
+            [0] => Ok(None),
+            [1] => Ok(Some(Intent::Truncate {
+                cut: LogOffset(self.u64()?),
+                first: LogOffset(self.u64()?),
+                old_end: LogOffset(self.u64()?),
+                head_crc: self.u32()?,
+            })),
+            [2] => Ok(Some(Intent::Install(Install {
+                snapshot: EntryId::new(self.u64()?, self.u64()?),
+                physical_start: LogOffset(self.u64()?),
+                chain_start: self.u32()?,
+            }))),
+            [other] => Err(format!("intent {other}")),
+        }
+    }
+
     fn text(&mut self) -> Result<String, String> {
         let len = usize::from(u16::from_le_bytes(self.array()?));
         let (head, tail) = self.0.split_at_checked(len).ok_or("the record ends early")?;
@@ -279,13 +303,20 @@ mod tests {
             }),
             damage: vec![DamagedRange { offset: LogOffset(24), len: 8, chain_before: 1, chain_after: 2 }],
         };
-        for _ in 0..2 {
+        let install = Install {
+            snapshot: EntryId::new(7, 90),
+            physical_start: LogOffset(1 << 30),
+            chain_start: 0xDCBA,
+        };
+        for _ in 0..3 {
             let bytes = meta.encode().expect("small");
             assert_eq!(GroupMeta::decode(&bytes).as_ref(), Ok(&meta));
             for len in 0..bytes.len() {
                 assert!(GroupMeta::decode(&bytes[..len]).is_err(), "cut to {len} bytes");
             }
-            (meta.purged, meta.intent, meta.damage) = (None, None, Vec::new());
+            let next =
+                matches!(meta.intent, Some(Intent::Truncate { .. })).then_some(Intent::Install(install));
+            (meta.purged, meta.intent, meta.damage) = (None, next, Vec::new());
         }
     }
 }

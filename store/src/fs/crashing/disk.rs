@@ -1,8 +1,8 @@
-//! The disk behind the crashing file layer: files by inode, folders by path, each with what is durable and what is not.
+//! The disk behind the crashing file layer: files and folders by number, each with what is durable and what is not.
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 const SECTOR: usize = 512;
 
@@ -10,7 +10,7 @@ const SECTOR: usize = 512;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Node {
     File(usize),
-    Folder,
+    Folder(usize),
 }
 
 #[derive(Clone, Debug, Default)]
@@ -44,13 +44,13 @@ struct Folder {
 #[derive(Clone, Debug)]
 pub(super) struct Disk {
     inodes: Vec<Inode>,
-    folders: BTreeMap<PathBuf, Folder>,
+    /// The root is the first one. One that no name leads to any more is never reached again.
+    folders: Vec<Folder>,
 }
 
 impl Default for Disk {
     fn default() -> Self {
-        let root = (PathBuf::from("/"), Folder::default());
-        Self { inodes: Vec::new(), folders: BTreeMap::from([root]) }
+        Self { inodes: Vec::new(), folders: vec![Folder::default()] }
     }
 }
 
@@ -139,7 +139,7 @@ impl Disk {
             let mode = dice.below(6);
             inode.power_cut(&mut dice, mode);
         }
-        for folder in self.folders.values_mut() {
+        for folder in &mut self.folders {
             for change in std::mem::take(&mut folder.changes) {
                 if dice.below(2) == 0 {
                     apply(&mut folder.durable, &change);
@@ -147,37 +147,26 @@ impl Disk {
             }
             folder.live.clone_from(&folder.durable);
         }
-        // A folder without a durable name is gone, with everything in it.
-        loop {
-            let lost: Vec<PathBuf> =
-                self.folders.keys().filter(|p| self.find(p) != Some(Node::Folder)).cloned().collect();
-            if lost.is_empty() {
-                break;
-            }
-            for path in lost {
-                self.folders.remove(&path);
-            }
-        }
-        let nameless: Vec<PathBuf> = self
-            .folders
-            .iter()
-            .flat_map(|(path, f)| f.live.iter().map(move |(name, node)| (path.join(name), *node)))
-            .filter(|(path, node)| *node == Node::Folder && !self.folders.contains_key(path))
-            .map(|(path, _)| path)
-            .collect();
-        for path in nameless {
-            self.folders.insert(path, Folder::default());
-        }
     }
 
     pub(super) fn find(&self, path: &Path) -> Option<Node> {
-        let Some((folder, name)) = split(path) else { return Some(Node::Folder) };
-        self.folders.get(folder)?.live.get(name).copied()
+        let Some((folder, name)) = split(path) else { return Some(Node::Folder(0)) };
+        self.folder(folder).ok()?.live.get(name).copied()
+    }
+
+    fn number(&self, path: &Path) -> io::Result<usize> {
+        match self.find(path) {
+            Some(Node::Folder(number)) => Ok(number),
+            _ => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    fn folder(&self, path: &Path) -> io::Result<&Folder> {
+        self.number(path).map(|number| &self.folders[number])
     }
 
     pub(super) fn names(&self, path: &Path) -> io::Result<Vec<String>> {
-        let folder = self.folders.get(path).ok_or(io::ErrorKind::NotFound)?;
-        Ok(folder.live.keys().cloned().collect())
+        Ok(self.folder(path)?.live.keys().cloned().collect())
     }
 
     pub(super) fn create_file(&mut self, path: &Path) -> io::Result<usize> {
@@ -188,23 +177,12 @@ impl Disk {
     }
 
     pub(super) fn create_folder(&mut self, path: &Path) -> io::Result<()> {
-        self.set(path, Node::Folder)?;
-        self.folders.insert(path.to_path_buf(), Folder::default());
-        Ok(())
+        self.folders.push(Folder::default());
+        self.set(path, Node::Folder(self.folders.len() - 1))
     }
 
     pub(super) fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()> {
         let node = self.find(from).ok_or(io::ErrorKind::NotFound)?;
-        if node == Node::Folder {
-            let inside: Vec<PathBuf> = self.folders.keys().filter(|p| p.starts_with(from)).cloned().collect();
-            for old in inside {
-                let new = to.join(old.strip_prefix(from).unwrap_or_else(|_| Path::new("")));
-                let new = if old == from { to.to_path_buf() } else { new };
-                if let Some(folder) = self.folders.remove(&old) {
-                    self.folders.insert(new, folder);
-                }
-            }
-        }
         let (Some((folder, old)), Some((target, new))) = (split(from), split(to)) else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
@@ -219,13 +197,14 @@ impl Disk {
 
     pub(super) fn remove(&mut self, path: &Path, folder: bool) -> io::Result<()> {
         let node = self.find(path).ok_or(io::ErrorKind::NotFound)?;
-        if folder != (node == Node::Folder) {
+        if folder != matches!(node, Node::Folder(_)) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let Some((parent, name)) = split(path) else { return Err(io::ErrorKind::InvalidInput.into()) };
         self.note(parent, NameChange::Remove(name.to_owned()))?;
-        if folder {
-            self.folders.retain(|p, _| !p.starts_with(path));
+        // What is in it goes at once, also when the name comes back.
+        if let Node::Folder(number) = node {
+            self.folders[number] = Folder::default();
         }
         Ok(())
     }
@@ -251,7 +230,8 @@ impl Disk {
     }
 
     pub(super) fn sync_folder(&mut self, path: &Path) -> io::Result<()> {
-        let folder = self.folders.get_mut(path).ok_or(io::ErrorKind::NotFound)?;
+        let number = self.number(path)?;
+        let folder = &mut self.folders[number];
         folder.durable.clone_from(&folder.live);
         folder.changes.clear();
         Ok(())
@@ -316,7 +296,8 @@ impl Disk {
     }
 
     fn note(&mut self, folder: &Path, change: NameChange) -> io::Result<()> {
-        let folder = self.folders.get_mut(folder).ok_or(io::ErrorKind::NotFound)?;
+        let number = self.number(folder)?;
+        let folder = &mut self.folders[number];
         apply(&mut folder.live, &change);
         folder.changes.push(change);
         Ok(())
