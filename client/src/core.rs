@@ -1,6 +1,7 @@
 //! What every part of a client shares: connections, identity, addresses, routes.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use futures::stream::FuturesUnordered;
 use mq_protocol::cluster::broker_admin_client::BrokerAdminClient;
 use mq_protocol::cluster::registry_client::RegistryClient;
 use mq_protocol::{cluster, v2};
+use parking_lot::Mutex;
 use tonic::transport::Channel;
 
 use crate::connection::Pool;
@@ -21,6 +23,8 @@ use crate::route::Routes;
 
 /// Longest message that is accepted from a server: a body, its properties and room to spare.
 const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Name servers that are remembered beside those given.
+const LEARNED_MAX: usize = 16;
 /// The next address is asked after this long without an answer from the one before.
 const STAGGER: Duration = Duration::from_millis(150);
 
@@ -28,7 +32,9 @@ const STAGGER: Duration = Duration::from_millis(150);
 pub(crate) struct Core {
     pub(crate) identity: Identity,
     pub(crate) pool: Pool,
-    pub(crate) name_servers: Vec<String>,
+    /// The addresses given, then those that name servers name: they may be added and replaced while a client runs.
+    name_servers: Mutex<Arc<Vec<String>>>,
+    given: usize,
     pub(crate) brokers: Vec<String>,
     pub(crate) routes: Routes,
     /// Which address answered last.
@@ -45,10 +51,27 @@ impl Core {
         Self {
             identity,
             pool,
-            name_servers,
+            given: name_servers.len(),
+            name_servers: Mutex::new(Arc::new(name_servers)),
             brokers,
             routes: Routes::default(),
             preferred: AtomicUsize::new(0),
+        }
+    }
+
+    /// Where name servers are.
+    pub(crate) fn name_servers(&self) -> Arc<Vec<String>> {
+        Arc::clone(&self.name_servers.lock())
+    }
+
+    /// Takes over what a name server says of all of them.
+    pub(crate) fn learn(&self, named: &[String]) {
+        let mut known = self.name_servers.lock();
+        let given = &known[..self.given];
+        let new = |address: &&String| !address.is_empty() && !given.contains(address);
+        let learned: Vec<String> = named.iter().filter(new).take(LEARNED_MAX).cloned().collect();
+        if self.given > 0 && !learned.is_empty() && known[self.given..] != learned {
+            *known = Arc::new(given.iter().cloned().chain(learned).collect());
         }
     }
 
@@ -145,8 +168,9 @@ impl Core {
 
     /// All broker groups that the cluster's name servers, or the brokers given, know of.
     pub(crate) async fn cluster(&self, timeout: Duration) -> Vec<(String, Sighting)> {
-        if !self.name_servers.is_empty() {
-            let answer = self.first_of(&self.name_servers, |address| self.registered(address, timeout)).await;
+        let name_servers = self.name_servers();
+        if !name_servers.is_empty() {
+            let answer = self.first_of(&name_servers, |address| self.registered(address, timeout)).await;
             if let Ok(groups) = answer {
                 return groups;
             }
@@ -166,6 +190,7 @@ impl Core {
                 RegistryClient::new(channel).get_cluster(request).await
             })
             .await?;
+        self.learn(&answer.name_servers);
         let groups = answer.groups.into_iter();
         Ok(groups
             .map(|group| {
@@ -290,4 +315,28 @@ fn endpoints(address: &str) -> v2::Endpoints {
     };
     let address = v2::Address { host: host.to_owned(), port: port.parse().unwrap_or(0) };
     v2::Endpoints { scheme: scheme.into(), addresses: vec![address] }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn name_servers_that_answers_name_are_known_beside_those_given() {
+        let core = |given: &[&str]| {
+            let given = given.iter().map(|address| (*address).to_owned()).collect();
+            Core::new(Identity::new(None), Pool::new(Duration::from_secs(1), 1), given, Vec::new())
+        };
+        let named = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<String>>();
+        let known = core(&["a:1"]);
+        known.learn(&named(&["a:1", "b:1", ""]));
+        assert_eq!(*known.name_servers(), ["a:1", "b:1"]);
+        known.learn(&named(&["c:1"]));
+        assert_eq!(*known.name_servers(), ["a:1", "c:1"], "b was replaced");
+        known.learn(&[]);
+        assert_eq!(*known.name_servers(), ["a:1", "c:1"], "a server that knows nobody says nothing");
+        let by_brokers = core(&[]);
+        by_brokers.learn(&named(&["a:1"]));
+        assert!(by_brokers.name_servers().is_empty(), "whoever gave none asks none");
+    }
 }

@@ -149,7 +149,7 @@ impl Core {
 
     /// One round over the addresses. The outer error is worth another round, the inner one is a verdict.
     async fn fetch(&self, topic: &v2::Resource) -> Result<Result<Arc<Route>, Cause>, Cause> {
-        let addresses: Vec<String> = self.name_servers.iter().chain(&self.brokers).cloned().collect();
+        let addresses: Vec<String> = self.name_servers().iter().chain(&self.brokers).cloned().collect();
         let ask = |address| self.query_route(address, topic, ANSWER_TIMEOUT);
         let (queues, cluster) = tokio::join!(self.first_of(&addresses, ask), self.cluster(ANSWER_TIMEOUT));
         for (name, sighting) in cluster {

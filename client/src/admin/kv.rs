@@ -3,6 +3,8 @@
 //! A change whose outcome is unknown is never repeated here: meanwhile somebody else may have changed the key. Read it, and
 //! go on from its revision.
 
+use std::sync::Arc;
+
 use mq_protocol::cluster;
 use mq_protocol::cluster::kv_client::KvClient;
 use tokio::time::Instant;
@@ -112,11 +114,12 @@ impl Admin {
         Err(last)
     }
 
-    fn kv_servers(&self) -> Result<&[String], AdminError> {
-        match self.core.name_servers.as_slice() {
-            [] => Err(AdminError::Invalid("this needs a name server's address".to_owned())),
-            servers => Ok(servers),
+    fn kv_servers(&self) -> Result<Arc<Vec<String>>, AdminError> {
+        let servers = self.core.name_servers();
+        if servers.is_empty() {
+            return Err(AdminError::Invalid("this needs a name server's address".to_owned()));
         }
+        Ok(servers)
     }
 
     /// What a key holds now, read behind everything that was confirmed before.
@@ -180,7 +183,7 @@ impl Admin {
         let request =
             cluster::WatchKvRequest { namespace: namespace.to_owned(), prefix: prefix.to_owned(), after };
         let mut last = AdminError::Unavailable(said(0, "no name server answers"));
-        for address in self.kv_servers()? {
+        for address in self.kv_servers()?.iter() {
             let request = request.clone();
             let made = |channel| async move { KvClient::new(channel).watch_kv(request).await };
             match self.core.call(address, ANSWER_TIMEOUT, made).await {

@@ -106,7 +106,7 @@ impl Admin {
 
     /// The broker groups of the cluster, ordered by name.
     pub async fn broker_groups(&self) -> Result<Vec<BrokerGroupEntry>, AdminError> {
-        let mut groups = if self.core.name_servers.is_empty() {
+        let mut groups = if self.core.name_servers().is_empty() {
             self.groups_by_brokers().await?
         } else {
             self.groups_by_name_servers().await?
@@ -122,6 +122,7 @@ impl Admin {
         });
         let answer = answer.await?;
         check(answer.result.as_ref())?;
+        self.core.learn(&answer.name_servers);
         let entry = |group: cluster::BrokerGroupInfo| BrokerGroupEntry {
             name: group.broker_group,
             leader_id: group.leader_id,
@@ -171,7 +172,7 @@ impl Admin {
     where
         R: Future<Output = Result<tonic::Response<T>, tonic::Status>>,
     {
-        let servers = &self.core.name_servers;
+        let servers = self.core.name_servers();
         let Some(first) = servers.first() else {
             return Err(AdminError::Invalid("this needs a name server's address".to_owned()));
         };
@@ -179,7 +180,7 @@ impl Admin {
             self.core
                 .call(address, ANSWER_TIMEOUT, |channel| ask(RegistryClient::new(channel), self.core.clone()))
         };
-        self.core.first_of(servers, ask).await.map_err(|error| unanswered(error, first))
+        self.core.first_of(&servers, ask).await.map_err(|error| unanswered(error, first))
     }
 
     async fn change<R>(

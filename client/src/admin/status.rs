@@ -131,11 +131,11 @@ impl Admin {
 
     /// The name servers' group; `None` when no name server is configured.
     pub(crate) async fn name_group(&self) -> Option<GroupView> {
-        let servers = &self.core.name_servers;
+        let servers = self.core.name_servers();
         if servers.is_empty() {
             return None;
         }
-        let mut addresses = servers.clone();
+        let mut addresses = servers.to_vec();
         let mut views = self.name_views(&addresses).await;
         // Name servers that are members but not among the configured addresses.
         let members: Vec<_> = views
