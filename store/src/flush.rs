@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use crate::commit_log::Shared;
 use crate::commit_log::frame::{BatchMark, BatchNumber, FRAME_HEADER_LEN, set_batch};
+use crate::commit_log::sealed::Sealer;
 use crate::commit_log::tail::{Cut, Job, QueuedFrame, Work};
 use crate::commit_log::{FlushCallback, FlushedWatermark};
 use crate::error::Result;
@@ -39,6 +40,7 @@ struct Batch {
 /// The writer of one log.
 pub(crate) struct Writer {
     shared: Arc<Shared>,
+    sealer: Sealer,
     number: BatchNumber,
     open: Option<Segment>,
     batch: Batch,
@@ -51,9 +53,10 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    pub(crate) fn new(shared: Arc<Shared>, last: BatchNumber) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, last: BatchNumber, sealer: Sealer) -> Self {
         Self {
             shared,
+            sealer,
             number: last,
             open: None,
             batch: Batch::default(),
@@ -215,7 +218,16 @@ impl Writer {
             return Ok(open.clone());
         }
         let segments = &self.shared.segments;
-        let segment = segments.starting_at(base).map_or_else(|| segments.create(base), Ok)?;
+        let segment = match segments.starting_at(base) {
+            Some(segment) => segment,
+            None => {
+                let created = segments.create(base)?;
+                if let Some(full) = base.0.checked_sub(self.shared.config.segment_size) {
+                    self.sealer.seal(LogOffset(full));
+                }
+                created
+            }
+        };
         self.open = Some(segment.clone());
         Ok(segment)
     }

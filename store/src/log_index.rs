@@ -30,6 +30,33 @@ impl Run {
     }
 }
 
+/// All frames of one segment: index, term and place of each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Frames {
+    pub(crate) base: u64,
+    /// Offset behind the last frame.
+    pub(crate) end: u64,
+    /// Index of the first frame, which lies at `base`.
+    pub(crate) first: u64,
+    /// First index of each term, beginning with that of the first frame.
+    pub(crate) terms: Vec<(u64, Term)>,
+    /// (offset - base) / 8 of each frame; at least one.
+    pub(crate) offsets: Vec<u32>,
+}
+
+impl Frames {
+    /// Id and offset of the first and the last frame.
+    pub(crate) fn ends(&self) -> (EntryId, (EntryId, LogOffset)) {
+        let term = |at: Option<&(u64, Term)>| at.map_or(Term(0), |(_, term)| *term);
+        let last = self.first + (self.offsets.len() as u64).saturating_sub(1);
+        let offset = self.offsets.last().map_or(self.base, |unit| self.base + u64::from(*unit) * 8);
+        (
+            EntryId { term: term(self.terms.first()), index: LogIndex(self.first) },
+            (EntryId { term: term(self.terms.last()), index: LogIndex(last) }, LogOffset(offset)),
+        )
+    }
+}
+
 /// A range of whole frames, one behind the other in one segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
@@ -106,6 +133,30 @@ impl EntryIndex {
     /// Where the segments begin whose frames are known, oldest first.
     pub(crate) fn bases(&self) -> Vec<LogOffset> {
         self.runs.iter().map(|run| LogOffset(run.base)).collect()
+    }
+
+    /// All frames of the segment that begins at `base`, if its first one is known.
+    pub(crate) fn frames(&self, base: LogOffset) -> Option<Frames> {
+        let at = self.runs.binary_search_by_key(&base.0, |run| run.base).ok()?;
+        let run = &self.runs[at];
+        if run.offsets.first() != Some(&0) {
+            return None;
+        }
+        let mut terms = vec![(run.first, self.id(LogIndex(run.first))?.term)];
+        terms.extend(self.terms.iter().filter(|(from, _)| *from > run.first && *from < run.next()));
+        Some(Frames { base: run.base, end: run.end, first: run.first, terms, offsets: run.offsets.clone() })
+    }
+
+    /// Adds a segment whose first frame follows the last one known (any segment if there is none).
+    pub(crate) fn push_segment(&mut self, frames: Frames) {
+        let Frames { base, end, first, terms, offsets } = frames;
+        debug_assert!(self.runs.last().is_none_or(|run| run.next() == first), "entries are dense");
+        self.runs.push(Run { first, base, offsets, end });
+        for (from, term) in terms {
+            if self.terms.last().is_none_or(|(_, last)| *last != term) {
+                self.terms.push((from, term));
+            }
+        }
     }
 
     /// Forgets every segment below `floor`.

@@ -56,7 +56,8 @@ impl CommitLog {
                 tail.base = super::tail::Base { end: start, chain };
             }
         }
-        shared.segments.remove_below(start)
+        shared.segments.remove_below(start)?;
+        super::sealed::remove(&shared.files, start)
     }
 
     fn header_at(&self, start: LogOffset) -> Result<Option<FrameHeader>> {

@@ -158,8 +158,10 @@ impl Default for CommitLogConfig {
 /// What recovery found and did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecoveryReport {
-    /// Segments read.
+    /// Segments of the log.
     pub segments: usize,
+    /// Those of them that were not read, because a checkpoint covers them and their index files fit.
+    pub skipped: usize,
     /// Frames accepted.
     pub frames: u64,
     /// End of the log.

@@ -90,7 +90,7 @@ impl CommitLog {
     ) -> Result<(Self, RecoveryReport)> {
         check(&config)?;
         agree(&files, &config)?;
-        let Recovered { segments, tail, batch, report } = recover(&files, &config, checkpointed)?;
+        let Recovered { segments, tail, batch, unsealed, report } = recover(&files, &config, checkpointed)?;
         let flushed = tail.last().or(tail.purged);
         let physical_start = files.meta().unwrap_or_default().physical_start.0;
         let shared = Arc::new(Shared {
@@ -107,7 +107,9 @@ impl CommitLog {
             #[cfg(any(test, feature = "testkit"))]
             report_before_sync: std::sync::atomic::AtomicBool::new(false),
         });
-        let writer = Writer::new(Arc::clone(&shared), batch);
+        let sealer = super::sealed::Sealer::start(&shared)?;
+        unsealed.into_iter().for_each(|base| sealer.seal(base));
+        let writer = Writer::new(Arc::clone(&shared), batch, sealer);
         let writer = std::thread::Builder::new()
             .name("log-writer".into())
             .spawn(move || writer.run())

@@ -25,6 +25,7 @@ mod read;
 mod recover;
 mod ring;
 mod scan;
+pub(crate) mod sealed;
 pub(crate) mod tail;
 pub(crate) mod watermark;
 

@@ -4,6 +4,8 @@
 //! 2. Frames are read from the oldest segment on as long as each continues the one before: header readable at its place,
 //!    index, chain, node-local mark, and above the checkpoint the body's checksum. Where a segment's frames end, the next
 //!    one goes on if its first frame continues the chain.
+//!    Segments that the checkpoint covers whole are not read: their files in `raft/sparse` say what they hold, and only the
+//!    first and the last frame are looked at ([`super::sealed`]); the time does not depend on the log's size.
 //! 3. Where that ends, it is judged. Everything before the last write batch was synced, and a batch never spans two segments.
 //!    *Torn tail*: only frames of one unfinished batch, or nothing, stand behind the end; they are zeroed. *Damage*: a later
 //!    batch or a later segment's frame stands behind it, or the log ends below the last checkpoint: nothing is touched.
@@ -16,6 +18,7 @@ use super::entry::{CommitLogConfig, PlacedEntry, RecoveryReport};
 use super::frame::{BatchNumber, FRAME_HEADER_LEN, FrameHeader, NotAFrame};
 use super::ring::Ring;
 use super::scan::{Behind, Scanner};
+use super::sealed::Sealed;
 use super::tail::{Base, Tail};
 use crate::error::Result;
 use crate::flush::truncate_files;
@@ -32,6 +35,8 @@ pub(super) struct Recovered {
     pub(super) tail: Tail,
     /// Batch of the last frame.
     pub(super) batch: BatchNumber,
+    /// Segments that have no file in `raft/sparse` that fits, or were read although they have one.
+    pub(super) unsealed: Vec<LogOffset>,
     pub(super) report: RecoveryReport,
 }
 
@@ -57,6 +62,8 @@ struct Recovery<'a> {
     batch: BatchNumber,
     /// Where the last batch begins.
     batch_start: LogOffset,
+    /// Segments that were read whole and have another one behind them.
+    unsealed: Vec<LogOffset>,
     report: RecoveryReport,
 }
 
@@ -80,7 +87,7 @@ pub(super) fn recover(
         recovery.report.finished_truncation = true;
     }
     let all = segments.all();
-    let (last, stop) = recovery.read_all(&segments, &all)?;
+    let (last, stop) = recovery.read_all(files, &segments, &all)?;
     if let Some(stop) = stop {
         let later = &all[last + 1..];
         let torn = recovery.judge(&all[last], &stop, later)?;
@@ -146,12 +153,18 @@ impl<'a> Recovery<'a> {
             tail,
             batch: BatchNumber::default(),
             batch_start: base.end,
+            unsealed: Vec::new(),
             report: RecoveryReport::default(),
         }
     }
 
     /// Reads frames through all segments; returns where they end: the segment and why. None if there is no segment.
-    fn read_all(&mut self, segments: &Segments, all: &[Segment]) -> Result<(usize, Option<Stop>)> {
+    fn read_all(
+        &mut self,
+        files: &GroupFiles,
+        segments: &Segments,
+        all: &[Segment],
+    ) -> Result<(usize, Option<Stop>)> {
         let Some(oldest) = all.first() else { return Ok((0, None)) };
         if oldest.base != self.tail.base.end {
             if let Ok(header) = Scanner::new(oldest)?.header(oldest.base)? {
@@ -172,18 +185,47 @@ impl<'a> Recovery<'a> {
                 oldest.file.path().display().to_string(),
             ));
         }
-        let mut last = 0;
-        let mut stop = self.read_segment(oldest)?;
+        let mut last = self.skip_sealed(files, all)?;
+        let mut stop = self.read_segment(&all[last])?;
         while let Some(next) = all.get(last + 1) {
             // A missing segment is judged as what it is: the later ones do not continue this one.
             if next.base.0 != all[last].base.0 + self.config.segment_size || !self.continues(next)? {
                 break;
             }
+            self.unsealed.push(all[last].base);
             last += 1;
             stop = self.read_segment(next)?;
         }
         self.report.segments = last + 1;
         Ok((last, Some(stop)))
+    }
+
+    /// Takes the oldest segments as their files in `raft/sparse` describe them, as far as the checkpoint covers all of them
+    /// and each is continued by the next. Returns how many.
+    fn skip_sealed(&mut self, files: &GroupFiles, all: &[Segment]) -> Result<usize> {
+        let Some(covered) = self.checkpointed else { return Ok(0) };
+        let mut count = 0;
+        while let [segment, next, ..] = &all[count..] {
+            if next.base.0 != segment.base.0 + self.config.segment_size {
+                break;
+            }
+            let Some(sealed) = Sealed::load(files, segment)? else { break };
+            let (first, (last, _)) = sealed.frames.ends();
+            let follows = sealed.prev_crc == self.tail.chain
+                && self.tail.index.last().is_none_or(|before| before.index.0 + 1 == first.index.0);
+            let continued = Scanner::new(next)?
+                .header(next.base)?
+                .is_ok_and(|header| header.prev_crc == sealed.chain && header.id.index.0 == last.index.0 + 1);
+            if !follows || !continued || last.index >= covered.index {
+                break;
+            }
+            self.report.frames += sealed.frames.offsets.len() as u64;
+            self.report.skipped += 1;
+            (self.tail.end, self.tail.chain) = (LogOffset(sealed.frames.end), sealed.chain);
+            self.tail.index.push_segment(sealed.frames);
+            count += 1;
+        }
+        Ok(count)
     }
 
     /// True if the segment's first frame follows the last frame read.
@@ -368,7 +410,7 @@ impl<'a> Recovery<'a> {
     }
 
     fn done(self, segments: Segments) -> Recovered {
-        let Self { mut tail, batch, mut report, .. } = self;
+        let Self { mut tail, batch, unsealed, mut report, .. } = self;
         if let (Some(purged), Some(last)) = (tail.purged, tail.index.last())
             && last.index < purged.index
         {
@@ -378,7 +420,7 @@ impl<'a> Recovery<'a> {
         }
         tail.flushed = tail.last().or(tail.purged).map(|id| id.index);
         (report.end, report.last) = (tail.end, tail.last());
-        Recovered { segments, tail, batch, report }
+        Recovered { segments, tail, batch, unsealed, report }
     }
 }
 
