@@ -6,6 +6,7 @@
 #   deploy/cluster.sh kill NODE [--signal S]    KILL (default), STOP, CONT or TERM
 #   deploy/cluster.sh start NODE|all            start what is not running
 #   deploy/cluster.sh restart NODE|all          TERM, then start
+#   deploy/cluster.sh rolling-restart           all nodes, one by one, leaders last; waits until each is in sync
 #   deploy/cluster.sh logs [NODE] [-f]          last lines of the logs
 #   deploy/cluster.sh endpoints                 addresses for clients, brokers' APIs and name servers, as NAME=value
 #   deploy/cluster.sh demo [FILE] [--hold]      the demonstration (make demo FILE=...); --hold: leave it running
@@ -16,7 +17,7 @@
 #          --timers NAME    lan (default) or test (wider, for loaded machines)
 #          --set KEY=VALUE  a further setting of the brokers; may be repeated
 #          --bin DIR        folder of the binaries (default $CARGO_TARGET_DIR/debug)
-#          --wait SECONDS   how long up, start and restart wait for leaders (default 60; 0: not at all)
+#          --wait SECONDS   how long up, start and restart (per node: rolling-restart) wait for leaders (default 60; 0: not at all)
 # Options except --dir belong to `up` of a new folder and are kept in it.
 #
 # A process is known by its recorded pid and start time, never by its name.
@@ -25,6 +26,8 @@ set -euo pipefail
 
 readonly NAME_NODES="n1 n2 n3" BROKER_NODES="b1 b2 b3" GROUP=broker-a CLUSTER=local
 readonly DONE=0 FAILED=1 USAGE=2 NOT_FOUND=3 UNAVAILABLE=4 UNHEALTHY=10
+# Entries that a member in sync may lack under load.
+readonly LAG_MAX=64
 
 dir=./cluster-data port_base="" timers="" bin="" wait_s=60
 sets=()
@@ -32,7 +35,7 @@ json=false hold=false follow=false purge=false signal=KILL file=""
 
 say() { printf '%s\n' "$*"; }
 fail() { local code=$1; shift; printf 'error: %s\n' "$*" >&2; exit "$code"; }
-usage() { sed -n '2,24s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit $USAGE; }
+usage() { sed -n '2,25s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit $USAGE; }
 
 # ---- processes -------------------------------------------------------------------------------------------
 
@@ -358,6 +361,58 @@ command_restart() {
   command_start "$1"
 }
 
+# Lines "node lag leads" (leads: yes or no) of the members named like LETTER, by their own word.
+# Columns of `mqadmin status`, two blanks or more apart: GROUP NODE STATE TERM LAST COMMITTED APPLIED LAG ...
+members_of() {
+  mqadmin status 2>/dev/null | awk -F '  +' -v letter="$1" '
+    NR > 1 && substr($2, 1, 1) == letter { print $2, $8, $3 ~ /\*/ ? "yes" : "no" }'
+}
+
+# True when the cluster is healthy and no member of NODE's group lacks more than a few entries that are just on their way.
+in_sync() {
+  local node lag leads
+  healthy || return 1
+  members_of "${1:0:1}" >"$dir/members"
+  [ "$(wc -l <"$dir/members")" -eq 3 ] || return 1
+  while read -r node lag leads; do
+    case $lag in "" | *[!0-9]*) return 1 ;; esac
+    [ "$lag" -le $LAG_MAX ] || return 1
+  done <"$dir/members"
+}
+
+await_sync() {
+  local end=$((SECONDS + wait_s))
+  until in_sync "$1"; do
+    report_dead "$1" || exit $FAILED
+    if [ $SECONDS -ge $end ]; then fail $UNAVAILABLE "$1 is not in sync within $wait_s s; nothing else was restarted"; fi
+    sleep 0.1
+  done
+}
+
+leader_among() { members_of "$1" | awk '$3 == "yes" { print $1 }'; }
+
+# The next one is taken only when all are in sync: at most one member of a group is away at any time.
+rolling_restart() {
+  local letter=$1 left=" $2 " node leader
+  while [ -n "${left// /}" ]; do
+    leader=$(leader_among "$letter")
+    for node in $left; do [ "$node" = "$leader" ] || break; done
+    await_sync "$node"
+    say "$node: restart"
+    stop_nodes "$node"
+    launch "$node" || exit $FAILED
+    await_sync "$node"
+    left=${left/ $node / }
+  done
+}
+
+command_rolling_restart() {
+  load
+  [ "$wait_s" -gt 0 ] || fail $USAGE "rolling-restart cannot do without waiting"
+  rolling_restart n "$NAME_NODES"
+  rolling_restart b "$BROKER_NODES"
+}
+
 command_logs() {
   local nodes node files=()
   load
@@ -440,6 +495,7 @@ case $command in
   kill) command_kill "$node" ;;
   start) command_start "$node" ;;
   restart) command_restart "$node" ;;
+  rolling-restart) command_rolling_restart ;;
   logs) command_logs "$node" ;;
   endpoints) command_endpoints ;;
   demo) command_demo ;;

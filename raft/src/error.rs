@@ -125,7 +125,9 @@ impl Fatal {
     pub(crate) fn of_store(group: &str, error: &StoreError) -> Self {
         let group = group.to_owned();
         match error {
-            StoreError::Corrupt { .. } | StoreError::Damaged { .. } => Self::Damage { group, error: error.to_string() },
+            StoreError::Corrupt { .. } | StoreError::Damaged { .. } => {
+                Self::Damage { group, error: error.to_string() }
+            }
             StoreError::Divergence { .. } => Self::Divergence { group, error: error.to_string() },
             StoreError::Identity { .. } => Self::Identity { group, error: error.to_string() },
             _ => Self::Disk { group, error: error.clone() },

@@ -169,6 +169,33 @@ async fn leadership_goes_to_a_current_member_or_stays_with_a_reason() {
     cluster.stop().await;
 }
 
+/// RB-26: the gap that proposals see when the leader stops in order.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_planned_stop_interrupts_for_less_than_300_ms() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let mut cluster = started(3, &dir, Options::default()).await;
+    let mut gaps = Vec::new();
+    for round in 0..5u8 {
+        let (leader, term) = cluster.leader().await;
+        cluster.propose(leader, term, &[round]).await.expect("confirmed");
+        let before = Instant::now();
+        let group = cluster.group(leader).clone();
+        let stopping = tokio::runtime::Handle::current().spawn(async move { group.shutdown().await });
+        let (next, newer) = cluster.leader_after(term).await;
+        cluster.propose(next, newer, b"by the next").await.expect("confirmed");
+        gaps.push(before.elapsed());
+        stopping.await.expect("stopped");
+        cluster.shutdown(leader).await;
+        cluster.start(leader).await.expect("restart");
+        let last = cluster.propose_anywhere(b"all are back").await.id.index.0;
+        cluster.applied(last).await;
+    }
+    gaps.sort();
+    println!("gaps of planned stops: {gaps:?}");
+    assert!(gaps[4] < Duration::from_millis(300), "{gaps:?}");
+    cluster.stop().await;
+}
+
 /// RB-18
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_that_was_alone_returns_without_a_change_of_the_leader() {
