@@ -1,6 +1,7 @@
 //! Scenarios over real sockets and files, one per file; one program, because each program links RocksDB.
 
 mod bad_input;
+mod data_folder;
 mod dev_node;
 mod leadership;
 mod process;

@@ -63,7 +63,11 @@ impl Formation {
                     ..GroupMeta::default()
                 };
                 if has_log(&files)? || files.vote().is_some() {
-                    return Err(mismatch(&files, "identity", "one beside the log", "none").into());
+                    let gone = IdentityMismatch {
+                        place: files.meta_path().display().to_string(),
+                        ..mismatch(&files, "identity", "one beside the log", "none")
+                    };
+                    return Err(gone.into());
                 }
                 files.save_meta(&meta)?;
                 meta
@@ -244,8 +248,13 @@ fn check_meta(
     // A member that voted and was killed before its first entry has an empty folder, but it has one.
     let folder = files.fs().exists(&files.dir().join("commitlog"))?;
     if meta.joined && (files.vote().is_none() || !folder) {
-        let found = if files.vote().is_none() { "no vote" } else { "no log" };
-        return Err(mismatch(files, "content", "vote and log of a member", found).into());
+        let (name, found) =
+            if files.vote().is_none() { ("raft/vote", "no vote") } else { ("commitlog", "no log") };
+        let gone = IdentityMismatch {
+            place: files.dir().join(name).display().to_string(),
+            ..mismatch(files, "content", "vote and log of a member", found)
+        };
+        return Err(gone.into());
     }
     Ok(())
 }

@@ -97,7 +97,7 @@ impl CheckpointRecord {
             (Some(then), now) => Err(StoreError::corrupt(
                 path,
                 0,
-                format!("a vote not older than {then:?}"),
+                format!("a vote in raft/vote that is not older than {then:?}"),
                 format!("{now:?}"),
             )),
         }

@@ -293,7 +293,9 @@ impl<'a> Recovery<'a> {
             ));
         }
         if header.prev_crc != self.tail.chain {
-            let expected = format!("prev_crc {:08x}", self.tail.chain);
+            let first = header.offset == self.tail.base.end;
+            let by = if first { ", where the log begins by raft/meta" } else { "" };
+            let expected = format!("prev_crc {:08x}{by}", self.tail.chain);
             return Some((expected, format!("{:08x}", header.prev_crc)));
         }
         if !self.index_follows(header.id.index) {

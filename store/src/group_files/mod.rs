@@ -21,7 +21,8 @@ pub use meta::{DamagedRange, GroupMeta, Intent};
 /// A Raft vote: whom this member voted for in which term.
 ///
 /// ```text
-///  term u64 · node u64 · committed u8        little-endian
+///  term u64 · node u64 · committed u8 · store u32        little-endian
+///  store = crc32c of the store id in `raft/meta`: the vote of another store is not this one's
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct VoteRecord {
@@ -34,16 +35,19 @@ pub struct VoteRecord {
 }
 
 impl VoteRecord {
-    fn encode(self) -> Vec<u8> {
+    fn encode(self, store: u32) -> Vec<u8> {
         let mut out = self.term.to_le_bytes().to_vec();
         out.extend_from_slice(&self.node.to_le_bytes());
         out.push(u8::from(self.committed));
+        out.extend_from_slice(&store.to_le_bytes());
         out
     }
 
-    fn decode(bytes: &[u8]) -> Result<Self, String> {
+    /// The vote and the store that it is of.
+    fn decode(bytes: &[u8]) -> Result<(Self, u32), String> {
         let mut rest = Rest(bytes);
-        Ok(Self { term: rest.u64()?, node: rest.u64()?, committed: rest.flag()? })
+        let vote = Self { term: rest.u64()?, node: rest.u64()?, committed: rest.flag()? };
+        Ok((vote, u32::from_le_bytes(rest.array()?)))
     }
 }
 
@@ -81,6 +85,17 @@ impl GroupFiles {
         fs.sync_dir(&raft)?;
         let vote = decoded(vote, &vote_path, VoteRecord::decode)?;
         let meta = decoded(meta, &meta_path, GroupMeta::decode)?;
+        if let (Some((_, found)), Some(meta)) = (vote, &meta)
+            && found != store_of(meta)
+        {
+            return Err(StoreError::Identity {
+                path: vote_path,
+                what: "checksum of the store id",
+                expected: format!("{:08x}, as in {}", store_of(meta), meta_path.display()),
+                found: format!("{found:08x}"),
+            });
+        }
+        let vote = vote.map(|(vote, _)| vote);
         Ok(Self {
             fs,
             dir: dir.to_path_buf(),
@@ -155,7 +170,8 @@ impl GroupFiles {
 
     /// Durable in slot A on return; [`Self::settle_vote`] brings slot B to it.
     pub(crate) fn save_vote(&self, vote: VoteRecord) -> Result<()> {
-        self.vote.slots.lock().write(vote.encode())?;
+        let store = self.meta.value.read().as_ref().map_or(0, store_of);
+        self.vote.slots.lock().write(vote.encode(store))?;
         *self.vote.value.write() = Some(vote);
         Ok(())
     }
@@ -164,6 +180,11 @@ impl GroupFiles {
     pub(crate) fn settle_vote(&self) -> Result<()> {
         self.vote.slots.lock().settle()
     }
+}
+
+/// What stands in a vote for the store that it is of.
+fn store_of(meta: &GroupMeta) -> u32 {
+    crc32c::crc32c(meta.store_id.as_bytes())
 }
 
 fn decoded<T>(
