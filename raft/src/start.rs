@@ -118,8 +118,8 @@ fn open(inner: &Inner) -> Result<Opened, StartError> {
         chain_start: crc32c::crc32c(meta.group_uuid.as_bytes()),
     };
     // What a checkpoint covers must be in the log: an end below it is damage, not a torn tail.
-    let covered = StateStore::covered(inner.deps.fs.as_ref(), &inner.config.dir.join("state"))?;
-    let (log, report) = CommitLog::open(files.clone(), config, covered)?;
+    let covered = StateStore::covered_log(inner.deps.fs.as_ref(), &inner.config.dir.join("state"))?;
+    let (log, report) = CommitLog::open_covered(files.clone(), config, covered)?;
     tracing::info!(group = %inner.config.group, ?report, "log recovered");
     check_unjoined(inner, &meta, &log)?;
     if files.vote().is_none() {

@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::commit_log::CommitLog;
+use crate::commit_log::{CommitLog, Covered};
 use crate::consume_queue::{QueueId, QueueTable};
 use crate::fs::{FileSystem, OpenMode, create_dir_durably};
 use crate::group_files::VoteRecord;
@@ -94,6 +94,18 @@ impl StateStore {
         }
         let newest = list(fs, dir)?.pop();
         Ok(newest.map(|checkpoint| recorded(fs, &checkpoint)).transpose()?.map(|newest| newest.applied))
+    }
+
+    /// Like [`Self::covered`], with where the log stood.
+    pub fn covered_log(fs: &dyn FileSystem, dir: &Path) -> Result<Option<Covered>, StoreError> {
+        if !fs.exists(dir)? {
+            return Ok(None);
+        }
+        let newest = list(fs, dir)?.pop().map(|checkpoint| recorded(fs, &checkpoint)).transpose()?;
+        Ok(newest.map(|newest| Covered {
+            last: newest.applied,
+            end: Some((newest.record.log_end, newest.record.chain)),
+        }))
     }
 
     /// The state.

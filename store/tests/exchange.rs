@@ -6,9 +6,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use mq_store::commit_log::{SegmentWriter, check_frames, repair};
+use mq_store::commit_log::{Covered, SegmentWriter, check_frames, repair};
 use mq_store::fs::{CrashingFs, FileSystem};
-use mq_store::{CommitLog, DamagedRange, EntryId, FrameRun, LogIndex, LogOffset, StoreError};
+use mq_store::{CommitLog, DamagedRange, EntryId, FrameRun, LogIndex, LogOffset, PlacedEntry, StoreError};
 use support::{CHAIN_START, GROUP, Open, append, config, entry, open, open_with, read_all, segment, wait};
 
 const ENTRIES: u64 = 60;
@@ -268,6 +268,72 @@ fn a_crash_at_any_call_of_a_drop_leaves_the_log_whole() {
         assert_eq!(read_all(&again.log).expect("reads"), all[41..], "call {at}");
         if dropped.is_ok() {
             assert!(again.log.physical_start() > LogOffset(0), "call {at}");
+        }
+    }
+}
+
+/// Makes a log like the donor's, breaks its newest records by `damage` (which gets the last segment's path and where in it
+/// the entry lies that is `back` before the end).
+fn broken(all: &[PlacedEntry], back: usize, damage: impl Fn(&dyn mq_store::fs::File, u64)) -> CrashingFs {
+    let fs = CrashingFs::new();
+    filled(&fs, 1).log.stop();
+    let fs = fs.kill();
+    let at = all[all.len() - 1 - back].offset.0;
+    let path = segment(at / 4096 * 4096);
+    let file = fs.open(&path, mq_store::fs::OpenMode::ReadWrite).expect("opens");
+    damage(file.as_ref(), at % 4096);
+    fs
+}
+
+/// RB-29: a record of which a part is gone is cut when nothing covers it, and fetched again when a checkpoint does; it is never
+/// served in part. RB-28, of the log: everything confirmed is there after it.
+#[test]
+fn the_newest_record_without_its_last_bytes_is_cut_or_fetched_again_and_never_served() {
+    let donor = filled(&CrashingFs::new(), 1).log;
+    let all = read_all(&donor).expect("reads");
+    let newest = all.last().expect("has entries");
+    let len = 72 + newest.entry.body.len() as u64;
+    let fs = broken(&all, 0, |file, at| {
+        file.write_at(&[std::io::IoSlice::new(&[0; 16])], at + len - 16).expect("writes");
+    });
+    let cut = open(Arc::new(fs.fork())).expect("cuts");
+    assert_eq!(read_all(&cut.log).expect("reads"), all[..all.len() - 1]);
+    let Open { log, files, .. } = open_covered(&fs).expect("bodies are checked when they are read");
+    let index = newest.entry.index;
+    let refused = log.read(index, LogIndex(index.0 + 1), 1).map(|_| ());
+    assert!(matches!(refused, Err(StoreError::Damaged { .. })), "{refused:?}");
+    for range in log.damage() {
+        repair(&files, &range, &donor_bytes(&donor, &range)).expect("fits");
+    }
+    assert_eq!(read_all(&log).expect("reads"), all);
+}
+
+#[test]
+fn a_log_cut_below_its_checkpoint_is_filled_up_to_where_the_checkpoint_says_it_ends() {
+    let donor = filled(&CrashingFs::new(), 1).log;
+    let all = read_all(&donor).expect("reads");
+    let end = (donor.end(), donor.chain_at_end());
+    let covered = Some(Covered { last: EntryId::new(1, ENTRIES - 1), end: Some(end) });
+    let last = all.last().expect("has entries").offset.0;
+    let inside = all.iter().filter(|e| e.offset.0 / 4096 == last / 4096).count();
+    for back in 0..inside {
+        for byte in [0, 40, 72] {
+            let fs = broken(&all, back, |file, at| file.set_len(at + byte).expect("cuts"));
+            let open = || {
+                let files =
+                    mq_store::GroupFiles::open(Arc::new(fs.clone()), Path::new(GROUP)).expect("opens");
+                let files = Arc::new(files);
+                (Arc::clone(&files), CommitLog::open_covered(files, config(), covered))
+            };
+            let (files, refused) = open();
+            let Err(StoreError::Damaged { from, to, chain_before, chain_after, .. }) = refused else {
+                panic!("{back} {byte}: {refused:?}");
+            };
+            assert_eq!((to, chain_after), end);
+            let range = DamagedRange { offset: from, len: to.0 - from.0, chain_before, chain_after };
+            repair(&files, &range, &donor_bytes(&donor, &range)).expect("fits");
+            let (_, opened) = open();
+            assert_eq!(read_all(&opened.expect("opens").0).expect("reads"), all, "{back} {byte}");
         }
     }
 }

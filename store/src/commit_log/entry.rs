@@ -155,6 +155,22 @@ impl Default for CommitLogConfig {
     }
 }
 
+/// What a checkpoint says of the log: entries up to here were durable, and may not be missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Covered {
+    /// The checkpoint's newest entry.
+    pub last: EntryId,
+    /// Where its frame ends, and its head_crc. With it, a log that ends below is [`StoreError::Damaged`], which another
+    /// member's frames repair; without it [`StoreError::Corrupt`].
+    pub end: Option<(LogOffset, u32)>,
+}
+
+impl From<EntryId> for Covered {
+    fn from(last: EntryId) -> Self {
+        Self { last, end: None }
+    }
+}
+
 /// What recovery found and did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecoveryReport {

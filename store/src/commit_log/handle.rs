@@ -7,7 +7,7 @@ use std::time::Instant;
 use parking_lot::{Condvar, Mutex};
 
 use super::WRITE_BATCH_MAX;
-use super::entry::{AppendEntry, CommitLogConfig, FlushCallback, RecoveryReport};
+use super::entry::{AppendEntry, CommitLogConfig, Covered, FlushCallback, RecoveryReport};
 use super::recover::{Recovered, recover};
 use super::tail::{Tail, Work};
 use super::watermark::{FlushedWatermark, Watermark};
@@ -88,9 +88,18 @@ impl CommitLog {
         config: CommitLogConfig,
         checkpointed: Option<EntryId>,
     ) -> Result<(Self, RecoveryReport)> {
+        Self::open_covered(files, config, checkpointed.map(Covered::from))
+    }
+
+    /// Like [`Self::open`], with all that the newest checkpoint's record says of the log.
+    pub fn open_covered(
+        files: Arc<GroupFiles>,
+        config: CommitLogConfig,
+        covered: Option<Covered>,
+    ) -> Result<(Self, RecoveryReport)> {
         check(&config)?;
         agree(&files, &config)?;
-        let Recovered { segments, tail, batch, unsealed, report } = recover(&files, &config, checkpointed)?;
+        let Recovered { segments, tail, batch, unsealed, report } = recover(&files, &config, covered)?;
         let flushed = tail.last().or(tail.purged);
         let physical_start = files.meta().unwrap_or_default().physical_start.0;
         let shared = Arc::new(Shared {

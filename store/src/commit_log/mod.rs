@@ -31,7 +31,8 @@ pub(crate) mod watermark;
 
 pub use damage::{DamageCallback, repair};
 pub use entry::{
-    AppendEntry, CommitLogConfig, FlushCallback, FrameKind, ItemRead, LogEntry, PlacedEntry, RecoveryReport,
+    AppendEntry, CommitLogConfig, Covered, FlushCallback, FrameKind, ItemRead, LogEntry, PlacedEntry,
+    RecoveryReport,
 };
 pub use frame::FRAME_HEADER_LEN;
 pub use frames::{FrameRun, SegmentSummary, SegmentWriter, check_frames};

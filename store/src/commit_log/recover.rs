@@ -14,7 +14,7 @@
 
 use std::io::IoSlice;
 
-use super::entry::{CommitLogConfig, PlacedEntry, RecoveryReport};
+use super::entry::{CommitLogConfig, Covered, PlacedEntry, RecoveryReport};
 use super::frame::{BatchNumber, FRAME_HEADER_LEN, FrameHeader, NotAFrame};
 use super::ring::Ring;
 use super::scan::{Behind, Scanner};
@@ -58,6 +58,8 @@ struct Stop {
 struct Recovery<'a> {
     config: &'a CommitLogConfig,
     checkpointed: Option<EntryId>,
+    /// Where the checkpoint's entry ends, and its chain value.
+    covered_end: Option<(LogOffset, u32)>,
     tail: Tail,
     batch: BatchNumber,
     /// Where the last batch begins.
@@ -71,7 +73,7 @@ struct Recovery<'a> {
 pub(super) fn recover(
     files: &GroupFiles,
     config: &CommitLogConfig,
-    checkpointed: Option<EntryId>,
+    covered: Option<Covered>,
 ) -> Result<Recovered> {
     let dir = files.dir().join("commitlog");
     // Before anything is opened: it replaces the folder.
@@ -80,7 +82,8 @@ pub(super) fn recover(
     let meta = files.meta().unwrap_or_default();
     let segments =
         Segments::open(std::sync::Arc::clone(files.fs()), dir, config.segment_size, meta.physical_start)?;
-    let mut recovery = Recovery::new(config, &meta, checkpointed);
+    let mut recovery = Recovery::new(config, &meta, covered.map(|covered| covered.last));
+    recovery.covered_end = covered.and_then(|covered| covered.end);
     if let Some(Intent::Truncate { cut, first, old_end: _, head_crc }) = meta.intent {
         finish(&segments, cut, first, head_crc)?;
         files.update_meta(|meta| meta.intent = None)?;
@@ -150,6 +153,7 @@ impl<'a> Recovery<'a> {
         Self {
             config,
             checkpointed,
+            covered_end: None,
             tail,
             batch: BatchNumber::default(),
             batch_start: base.end,
@@ -392,10 +396,22 @@ impl<'a> Recovery<'a> {
         self.checkpointed.filter(|c| end.is_none_or(|end| end < c.index))
     }
 
+    /// A log that ends below its checkpoint has lost confirmed entries. The checkpoint's record says where they end and with
+    /// which chain value, so another member's frames can be proven.
     fn check_checkpoint(&self, segment: &Segment, stop: &Stop) -> Result<()> {
-        match self.ends_below_checkpoint() {
-            Some(c) => Err(stop.damage(segment, &format!("a checkpoint at entry {c}"))),
-            None => Ok(()),
+        let Some(c) = self.ends_below_checkpoint() else { return Ok(()) };
+        let what = format!("a checkpoint at entry {c}");
+        match self.covered_end.filter(|(end, _)| stop.broken && *end > stop.at) {
+            Some((end, chain_after)) => Err(StoreError::Damaged {
+                path: segment.file.path().to_path_buf(),
+                from: stop.at,
+                to: end,
+                chain_before: stop.chain,
+                chain_after,
+                expected: stop.expected.clone(),
+                found: format!("{}, with {what} behind it", stop.found),
+            }),
+            None => Err(stop.damage(segment, &what)),
         }
     }
 
