@@ -162,7 +162,9 @@ impl Times {
         if !self.leading {
             return None;
         }
-        let carried = |(wall, at): &(u64, u64)| wall.saturating_add(now.saturating_sub(*at));
+        // A difference of two times in whole ms may be 1 ms too long, which would be early.
+        let carried =
+            |(wall, at): &(u64, u64)| wall.saturating_add(now.saturating_sub(*at).saturating_sub(1));
         let others = self.walls.iter().filter(|(id, _)| **id != self.me && self.voters.contains(id));
         let mut walls: Vec<u64> = others.map(|(_, reading)| carried(reading)).collect();
         if self.voters.contains(&self.me) {
@@ -328,11 +330,11 @@ mod tests {
         assert_eq!(clock.due_now(), 100_000_000);
         manual.advance(10_000);
         manual.set_wall(1);
-        assert_eq!(clock.due_now(), 100_010_000, "carried on without new answers");
+        assert_eq!(clock.due_now(), 100_009_999, "carried on without new answers");
         clock.set_leading(false);
         clock.set_leading(true);
         manual.advance(10_000);
-        assert_eq!(clock.due_now(), 100_010_000, "what was heard in another leadership does not count");
+        assert_eq!(clock.due_now(), 100_009_999, "what was heard in another leadership does not count");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mq_runtime::clock::SystemClock;
+use mq_runtime::clock::{Clock, SystemClock};
 use mq_runtime::random::Random;
 use mq_store::Term;
 use mq_store::fs::{FileSystem, OsFileSystem};
@@ -35,6 +35,8 @@ pub struct Options {
     pub limits: Limits,
     /// File layers by member; the system's where none is given.
     pub file_systems: Vec<Arc<dyn FileSystem>>,
+    /// Clocks by member; the system's where none is given.
+    pub clocks: Vec<Arc<dyn Clock>>,
     /// Switches on what loses data (for the test that shows it).
     pub leader_restore: bool,
 }
@@ -48,6 +50,7 @@ impl Default for Options {
             timers: Timers::test(),
             limits: Limits::default(),
             file_systems: Vec::new(),
+            clocks: Vec::new(),
             leader_restore: false,
         }
     }
@@ -157,6 +160,8 @@ impl Cluster {
         let place = Self::place(id);
         let fs = self.options.file_systems.get(place).cloned();
         let fs = fs.unwrap_or_else(|| Arc::new(OsFileSystem));
+        let clock = self.options.clocks.get(place).cloned();
+        let clock = clock.unwrap_or_else(|| Arc::new(SystemClock::new()));
         let leader_restore = self.options.leader_restore;
         let member = &mut self.members[place];
         let transport = match member.transport.take() {
@@ -170,7 +175,7 @@ impl Cluster {
         let fatal = member.fatal.clone();
         let deps = Deps {
             fs,
-            clock: Arc::new(SystemClock::new()),
+            clock,
             random: Random::from_os(),
             on_fatal: Arc::new(move |why| *fatal.lock() = Some(why)),
         };

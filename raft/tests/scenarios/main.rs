@@ -1,6 +1,7 @@
 //! Scenarios of whole groups, one per file, in one program (linking it once is what a test costs here).
 
 mod bootstrap;
+mod clocks;
 mod divergence;
 mod failover;
 mod fences;
