@@ -7,7 +7,7 @@ use clap::Args;
 use mq_broker::config::{GroupSection, MemberSection};
 use mq_broker::{Broker, Config};
 
-use crate::MainError;
+use crate::NotStarted;
 
 /// Options of `mqbroker dev`.
 #[derive(Debug, Args)]
@@ -49,11 +49,11 @@ pub struct Prepared {
 
 impl Dev {
     /// Makes the settings.
-    pub fn prepare(self) -> Result<Prepared, MainError> {
+    pub fn prepare(self) -> Result<Prepared, NotStarted> {
         let temporary = match self.memory {
             true => {
                 let made = tempfile::Builder::new().prefix("mq-dev-").tempdir();
-                Some(made.map_err(|source| MainError::System { what: "no temporary folder", source })?)
+                Some(made.map_err(|source| NotStarted::System { what: "no temporary folder", source })?)
             }
             false => None,
         };

@@ -9,15 +9,16 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use mq_broker::{Broker, Config, Deps, StartError};
-use mq_runtime::admin_http::{self, BindError, Readiness};
+use mq_runtime::admin_http::{self, Readiness};
 use mq_runtime::clock::SystemClock;
-use mq_runtime::config_file::{ConfigError, Sources};
+use mq_runtime::config_file::Sources;
 use mq_runtime::exit::Exit;
 use mq_runtime::metrics::Metrics;
+use mq_runtime::process;
 use mq_runtime::random::Random;
 use mq_runtime::shutdown::{Shutdown, Signals};
 use mq_runtime::tasks::Tasks;
-use mq_runtime::telemetry::{self, LogFormat, TelemetryError};
+use mq_runtime::telemetry::{self, LogFormat};
 use mq_store::{Backend, OsFileSystem};
 
 #[global_allocator]
@@ -56,52 +57,13 @@ struct Run {
     set: Vec<String>,
 }
 
-/// Why the process ends before it runs.
-#[derive(Debug, thiserror::Error)]
-enum MainError {
-    #[error("{0}")]
-    Settings(Box<ConfigError>),
-    #[error(transparent)]
-    Telemetry(#[from] TelemetryError),
-    #[error(transparent)]
-    Bind(#[from] BindError),
-    #[error(transparent)]
-    Start(#[from] StartError),
-    #[error("{what}: {source}")]
-    System { what: &'static str, source: std::io::Error },
-}
-
-impl From<ConfigError> for MainError {
-    fn from(error: ConfigError) -> Self {
-        Self::Settings(Box::new(error))
-    }
-}
-
-impl MainError {
-    fn exit(&self) -> Exit {
-        match self {
-            Self::Settings(_) | Self::Telemetry(_) | Self::Bind(_) => Exit::Config,
-            Self::Start(error) => error.exit(),
-            Self::System { .. } => Exit::Failed,
-        }
-    }
-}
+type NotStarted = process::NotStarted<StartError>;
 
 fn main() -> ExitCode {
-    // The allocator asks for huge pages, half of which would stay empty in a process this small.
-    if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {
-        eprintln!("huge pages stay on: {error}");
-    }
-    match run(Cli::parse()) {
-        Ok(exit) => exit.into(),
-        Err(error) => {
-            eprintln!("error: {error}");
-            error.exit().into()
-        }
-    }
+    process::run(|| run(Cli::parse()))
 }
 
-fn run(cli: Cli) -> Result<Exit, MainError> {
+fn run(cli: Cli) -> Result<Exit, NotStarted> {
     let (config, dev) = match cli.command {
         Some(Command::Dev(dev)) => {
             let prepared = dev.prepare()?;
@@ -116,7 +78,7 @@ fn run(cli: Cli) -> Result<Exit, MainError> {
         }
     };
     telemetry::init(if dev.is_some() { DEV_LOG } else { LOG }, LogFormat::default())?;
-    let system = |what| move |source| MainError::System { what, source };
+    let system = |what| move |source| NotStarted::System { what, source };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .thread_name("client")
         .enable_all()
@@ -129,9 +91,9 @@ fn run(cli: Cli) -> Result<Exit, MainError> {
 }
 
 /// Starts, waits for a reason to stop, stops.
-async fn serve(config: Config, dev: Option<&dev::Prepared>) -> Result<Exit, MainError> {
+async fn serve(config: Config, dev: Option<&dev::Prepared>) -> Result<Exit, NotStarted> {
     let mut signals =
-        Signals::new().map_err(|source| MainError::System { what: "signals cannot be handled", source })?;
+        Signals::new().map_err(|source| NotStarted::System { what: "signals cannot be handled", source })?;
     let shutdown = Shutdown::new();
     let tasks = Tasks::new(Shutdown::new());
     let metrics_port = admin_http::bind("metrics_listen", &config.metrics_listen).await?;
@@ -142,7 +104,7 @@ async fn serve(config: Config, dev: Option<&dev::Prepared>) -> Result<Exit, Main
         random: Random::from_os(),
         backend: Backend::Rocks,
     };
-    let broker = Broker::start(config.clone(), deps, shutdown.clone()).await?;
+    let broker = Broker::start(config.clone(), deps, shutdown.clone()).await.map_err(NotStarted::Start)?;
     let metrics = Metrics::new("mqbroker", env!("CARGO_PKG_VERSION"));
     metrics.register(|registry| broker.register_metrics(registry));
     let check = broker.readiness();
@@ -163,14 +125,7 @@ async fn serve(config: Config, dev: Option<&dev::Prepared>) -> Result<Exit, Main
         // Nothing may wait for that disk any more, destructors included. A restart recovers from the log.
         std::process::exit(exit.code().into());
     }
-    tokio::select! {
-        ended = tokio::time::timeout(STOP_MAX, broker.stop()) => {
-            if ended.is_err() {
-                tracing::warn!("did not stop in {STOP_MAX:?}; ending as it is");
-            }
-        }
-        name = signals.next() => tracing::warn!("{name} again, stopping at once"),
-    }
+    process::stop_within(STOP_MAX, &mut signals, broker.stop()).await;
     tasks.shutdown().stop();
     tasks.wait(Duration::from_secs(1)).await;
     Ok(exit)

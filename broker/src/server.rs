@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use mq_protocol::cluster::broker_admin_server::BrokerAdminServer;
 use mq_protocol::v2::messaging_service_server::MessagingServiceServer;
-use mq_raft::{Fatal, GroupConfig, MemberConfig, RaftGroup, Role, Timers, Transport};
+use mq_raft::{Fatal, GroupConfig, MemberConfig, RaftGroup, Role, Timers, Transport, exit_of_store};
 use mq_runtime::admin_http::BindError;
 use mq_runtime::clock::Clock;
 use mq_runtime::exit::Exit;
+use mq_runtime::process::StartFailure;
 use mq_runtime::random::Random;
 use mq_runtime::shutdown::Shutdown;
 use mq_runtime::tasks::{OnError, Tasks};
@@ -73,30 +74,13 @@ pub enum StartError {
     Raft(#[from] mq_raft::StartError),
 }
 
-impl StartError {
-    /// The exit code that goes with it.
-    pub fn exit(&self) -> Exit {
+impl StartFailure for StartError {
+    fn exit(&self) -> Exit {
         match self {
             Self::Config(_) | Self::Bind(_) => Exit::Config,
-            Self::Data(error) => store_exit(error),
-            Self::Raft(error) => match error {
-                mq_raft::StartError::Config(_) | mq_raft::StartError::Transport(_) => Exit::Config,
-                mq_raft::StartError::Identity(_) => Exit::Identity,
-                mq_raft::StartError::Store(error)
-                | mq_raft::StartError::Apply(mq_raft::ApplyError::Store(error)) => store_exit(error),
-                mq_raft::StartError::Apply(mq_raft::ApplyError::Other(_)) => Exit::Damage,
-                mq_raft::StartError::Raft(_) => Exit::Failed,
-            },
+            Self::Data(error) => exit_of_store(error),
+            Self::Raft(error) => error.exit(),
         }
-    }
-}
-
-fn store_exit(error: &StoreError) -> Exit {
-    match error {
-        StoreError::Locked { .. } => Exit::Config,
-        StoreError::Corrupt { .. } | StoreError::Damaged { .. } | StoreError::Divergence { .. } => Exit::Damage,
-        StoreError::Identity { .. } => Exit::Identity,
-        _ => Exit::Disk,
     }
 }
 

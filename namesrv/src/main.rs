@@ -7,15 +7,16 @@ use std::time::Duration;
 
 use clap::Parser;
 use mq_namesrv::{Config, Deps, NameServer, StartError};
-use mq_runtime::admin_http::{self, BindError};
+use mq_runtime::admin_http;
 use mq_runtime::clock::SystemClock;
-use mq_runtime::config_file::{ConfigError, Sources};
+use mq_runtime::config_file::Sources;
 use mq_runtime::exit::Exit;
 use mq_runtime::metrics::Metrics;
+use mq_runtime::process;
 use mq_runtime::random::Random;
 use mq_runtime::shutdown::{Shutdown, Signals};
 use mq_runtime::tasks::Tasks;
-use mq_runtime::telemetry::{self, LogFormat, TelemetryError};
+use mq_runtime::telemetry::{self, LogFormat};
 use mq_store::{Backend, OsFileSystem};
 
 #[global_allocator]
@@ -36,52 +37,13 @@ struct Cli {
     set: Vec<String>,
 }
 
-/// Why the process ends before it runs.
-#[derive(Debug, thiserror::Error)]
-enum MainError {
-    #[error("{0}")]
-    Settings(Box<ConfigError>),
-    #[error(transparent)]
-    Telemetry(#[from] TelemetryError),
-    #[error(transparent)]
-    Bind(#[from] BindError),
-    #[error(transparent)]
-    Start(#[from] StartError),
-    #[error("{what}: {source}")]
-    System { what: &'static str, source: std::io::Error },
-}
-
-impl From<ConfigError> for MainError {
-    fn from(error: ConfigError) -> Self {
-        Self::Settings(Box::new(error))
-    }
-}
-
-impl MainError {
-    fn exit(&self) -> Exit {
-        match self {
-            Self::Settings(_) | Self::Telemetry(_) | Self::Bind(_) => Exit::Config,
-            Self::Start(error) => error.exit(),
-            Self::System { .. } => Exit::Failed,
-        }
-    }
-}
+type NotStarted = process::NotStarted<StartError>;
 
 fn main() -> ExitCode {
-    // The allocator asks for huge pages, half of which would stay empty in a process this small.
-    if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {
-        eprintln!("huge pages stay on: {error}");
-    }
-    match run(Cli::parse()) {
-        Ok(exit) => exit.into(),
-        Err(error) => {
-            eprintln!("error: {error}");
-            error.exit().into()
-        }
-    }
+    process::run(|| run(Cli::parse()))
 }
 
-fn run(cli: Cli) -> Result<Exit, MainError> {
+fn run(cli: Cli) -> Result<Exit, NotStarted> {
     let loaded = Sources::new(cli.config, cli.set).load::<Config>()?;
     if let Err(unusable) = loaded.settings.validate() {
         return Err(loaded.reject(&unusable.key, unusable.problem).into());
@@ -95,7 +57,7 @@ fn run(cli: Cli) -> Result<Exit, MainError> {
         .thread_name("api")
         .enable_all()
         .build()
-        .map_err(|source| MainError::System { what: "the runtime does not start", source })?;
+        .map_err(|source| NotStarted::System { what: "the runtime does not start", source })?;
     let exit = runtime.block_on(serve(&loaded.settings))?;
     // Blocking reads that hang with a disk must not keep the process.
     runtime.shutdown_background();
@@ -103,9 +65,9 @@ fn run(cli: Cli) -> Result<Exit, MainError> {
 }
 
 /// Starts, waits for a reason to stop, stops.
-async fn serve(config: &Config) -> Result<Exit, MainError> {
+async fn serve(config: &Config) -> Result<Exit, NotStarted> {
     let mut signals =
-        Signals::new().map_err(|source| MainError::System { what: "signals cannot be handled", source })?;
+        Signals::new().map_err(|source| NotStarted::System { what: "signals cannot be handled", source })?;
     let shutdown = Shutdown::new();
     let tasks = Tasks::new(Shutdown::new());
     let port = admin_http::bind("metrics_listen", &config.metrics_listen).await?;
@@ -115,7 +77,7 @@ async fn serve(config: &Config) -> Result<Exit, MainError> {
         random: Random::from_os(),
         backend: Backend::Rocks,
     };
-    let server = NameServer::start(config, deps, shutdown.clone()).await?;
+    let server = NameServer::start(config, deps, shutdown.clone()).await.map_err(NotStarted::Start)?;
     let metrics = Metrics::new("mqnamesrv", env!("CARGO_PKG_VERSION"));
     metrics.register(|registry| server.register_metrics(registry));
     let routes = admin_http::metrics_routes(metrics).merge(admin_http::probe_routes(server.readiness()));
@@ -124,14 +86,7 @@ async fn serve(config: &Config) -> Result<Exit, MainError> {
     shutdown.wait(&mut signals).await;
     let exit = shutdown.exit();
     if exit != Exit::Disk {
-        tokio::select! {
-            ended = tokio::time::timeout(STOP_MAX, server.stop()) => {
-                if ended.is_err() {
-                    tracing::warn!("did not stop in {STOP_MAX:?}; ending as it is");
-                }
-            }
-            name = signals.next() => tracing::warn!("{name} again, stopping at once"),
-        }
+        process::stop_within(STOP_MAX, &mut signals, server.stop()).await;
     }
     tasks.shutdown().stop();
     tasks.wait(Duration::from_secs(1)).await;

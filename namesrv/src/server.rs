@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use mq_raft::{
     ApplyDeps, Deps as RaftDeps, Fatal, LeaderInfo, RaftGroup, StartError as RaftStartError, Transport,
+    exit_of_store,
 };
 use mq_runtime::admin_http::{BindError, Readiness, bind};
 use mq_runtime::clock::Clock;
 use mq_runtime::exit::Exit;
+use mq_runtime::process::StartFailure;
 use mq_runtime::random::Random;
 use mq_runtime::shutdown::Shutdown;
 use mq_runtime::tasks::{OnError, Tasks};
@@ -59,29 +61,14 @@ pub enum StartError {
     Socket(#[from] std::io::Error),
 }
 
-impl StartError {
-    /// The exit code that goes with it.
-    #[must_use]
-    pub fn exit(&self) -> Exit {
+impl StartFailure for StartError {
+    fn exit(&self) -> Exit {
         match self {
-            Self::Store(error) | Self::Raft(RaftStartError::Store(error)) => of_store(error),
-            Self::Raft(RaftStartError::Apply(mq_raft::ApplyError::Store(error))) => of_store(error),
-            Self::Raft(RaftStartError::Apply(mq_raft::ApplyError::Other(_))) => Exit::Damage,
-            Self::Raft(RaftStartError::Identity(_)) => Exit::Identity,
-            Self::Raft(RaftStartError::Config(_) | RaftStartError::Transport(_)) | Self::Bind(_) => {
-                Exit::Config
-            }
-            Self::Raft(RaftStartError::Raft(_)) | Self::Socket(_) => Exit::Failed,
+            Self::Store(error) => exit_of_store(error),
+            Self::Raft(error) => error.exit(),
+            Self::Bind(_) => Exit::Config,
+            Self::Socket(_) => Exit::Failed,
         }
-    }
-}
-
-fn of_store(error: &StoreError) -> Exit {
-    match error {
-        StoreError::Corrupt { .. } | StoreError::Damaged { .. } | StoreError::Divergence { .. } => Exit::Damage,
-        StoreError::Identity { .. } => Exit::Identity,
-        StoreError::Locked { .. } => Exit::Config,
-        _ => Exit::Disk,
     }
 }
 
@@ -208,14 +195,7 @@ async fn start_group(
     let make_apply = move |parts: ApplyDeps| -> Result<Box<dyn mq_raft::Apply>, mq_raft::ApplyError> {
         Ok(Box::new(state_machine::open(parts, backend, state.clone())?))
     };
-    let on_fatal = move |fatal: Fatal| {
-        let exit = match fatal.exit_code() {
-            71 => Exit::Damage,
-            72 => Exit::Identity,
-            _ => Exit::Disk,
-        };
-        shutdown.fail(exit, fatal.to_string());
-    };
+    let on_fatal = move |fatal: Fatal| shutdown.fail(fatal.exit(), fatal.to_string());
     let raft_deps = RaftDeps {
         fs: deps.fs.clone(),
         clock: deps.clock.clone(),

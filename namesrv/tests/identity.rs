@@ -5,6 +5,7 @@ mod cluster;
 use cluster::{Cluster, deps};
 use mq_namesrv::{Limits, NameServer};
 use mq_runtime::exit::Exit;
+use mq_runtime::process::StartFailure;
 use mq_runtime::shutdown::Shutdown;
 
 #[tokio::test(flavor = "multi_thread")]

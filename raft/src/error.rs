@@ -1,5 +1,6 @@
 //! What can go wrong, as far as a caller acts on it.
 
+use mq_runtime::exit::Exit;
 use mq_store::StoreError;
 use thiserror::Error;
 
@@ -40,6 +41,33 @@ pub enum StartError {
     /// Raft itself refused.
     #[error("raft: {0}")]
     Raft(String),
+}
+
+impl StartError {
+    /// How the process ends because of it.
+    #[must_use]
+    pub fn exit(&self) -> Exit {
+        match self {
+            Self::Config(_) | Self::Transport(_) => Exit::Config,
+            Self::Identity(_) => Exit::Identity,
+            Self::Store(error) | Self::Apply(ApplyError::Store(error)) => exit_of_store(error),
+            Self::Apply(ApplyError::Other(_)) => Exit::Damage,
+            Self::Raft(_) => Exit::Failed,
+        }
+    }
+}
+
+/// How a process ends because of what its files say.
+#[must_use]
+pub fn exit_of_store(error: &StoreError) -> Exit {
+    match error {
+        StoreError::Corrupt { .. } | StoreError::Damaged { .. } | StoreError::Divergence { .. } => {
+            Exit::Damage
+        }
+        StoreError::Identity { .. } => Exit::Identity,
+        StoreError::Locked { .. } => Exit::Config,
+        _ => Exit::Disk,
+    }
 }
 
 /// The state machine cannot go on.
@@ -99,13 +127,13 @@ pub enum Fatal {
 }
 
 impl Fatal {
-    /// The process exit code that goes with it: 70 disk, 71 damage, 72 identity.
+    /// How the process ends when it has no other group.
     #[must_use]
-    pub fn exit_code(&self) -> i32 {
+    pub fn exit(&self) -> Exit {
         match self {
-            Self::Disk { .. } | Self::Internal { .. } => 70,
-            Self::Damage { .. } | Self::Divergence { .. } => 71,
-            Self::Identity { .. } => 72,
+            Self::Disk { .. } | Self::Internal { .. } => Exit::Disk,
+            Self::Damage { .. } | Self::Divergence { .. } => Exit::Damage,
+            Self::Identity { .. } => Exit::Identity,
         }
     }
 

@@ -40,6 +40,7 @@ pub use apply::{
 pub use config::{Deps, GroupConfig, Limits, MAX_FRAME, MemberConfig, NodeId, Role, Timers};
 pub use error::{
     ApplyError, Fatal, IdentityMismatch, MemberError, ProposeError, ReadError, StartError, TransferError,
+    exit_of_store,
 };
 pub use group::RaftGroup;
 #[cfg(feature = "testkit")]

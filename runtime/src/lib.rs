@@ -8,6 +8,7 @@ pub mod clock;
 pub mod config_file;
 pub mod exit;
 pub mod metrics;
+pub mod process;
 pub mod random;
 pub mod shutdown;
 pub mod tasks;

@@ -81,7 +81,7 @@ async fn a_wiped_member_of_a_formed_group_stops_with_code_72() {
     until("stops", || cluster.member(3).fatal.lock().is_some()).await;
     let fatal = cluster.member(3).fatal.lock().clone().expect("just seen");
     assert!(matches!(fatal, Fatal::Identity { .. }), "{fatal}");
-    assert_eq!(fatal.exit_code(), 72);
+    assert_eq!(fatal.exit().code(), 72);
     assert_eq!(cluster.group(3).status().state, GroupState::Stopped);
     cluster.stop().await;
 }

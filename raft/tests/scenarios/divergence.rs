@@ -58,7 +58,7 @@ async fn a_replica_that_differs_stops_with_code_71_and_the_others_go_on() {
     }
     let fatal = cluster.member(follower).fatal.lock().clone().expect("just seen");
     assert!(matches!(fatal, Fatal::Divergence { .. }), "{fatal}");
-    assert_eq!(fatal.exit_code(), 71);
+    assert_eq!(fatal.exit().code(), 71);
     assert_eq!(cluster.group(follower).status().state, GroupState::Stopped);
     cluster.propose_anywhere(b"the others go on").await;
     cluster.stop().await;

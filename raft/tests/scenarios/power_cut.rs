@@ -85,7 +85,7 @@ async fn a_failed_sync_stops_the_leader_with_code_70_and_the_others_elect() {
     let (next, newer) = cluster.leader_after(term).await;
     assert_ne!(next, leader);
     let fatal = cluster.member(leader).fatal.lock().clone().expect("reported");
-    assert!(matches!(fatal, Fatal::Disk { .. }) && fatal.exit_code() == 70, "{fatal}");
+    assert!(matches!(fatal, Fatal::Disk { .. }) && fatal.exit().code() == 70, "{fatal}");
     cluster.propose(next, newer, b"after").await.expect("confirmed");
     cluster.stop().await;
 }
