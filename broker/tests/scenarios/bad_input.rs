@@ -7,6 +7,7 @@ use crate::support::{
 };
 use mq_protocol::v2;
 use mq_protocol::v2::messaging_service_client::MessagingServiceClient;
+use mq_runtime::process::StartFailure;
 
 type Change = fn(&mut v2::Message);
 
