@@ -207,7 +207,8 @@ impl BrokerGroup {
         }
     }
 
-    async fn barrier(&self, deadline: Instant) -> Result<(), BrokerError> {
+    /// Everything that was answered before this call is visible here when it returns.
+    pub async fn barrier(&self, deadline: Instant) -> Result<(), BrokerError> {
         match self.raft.read_barrier(deadline).await {
             Ok(_) => Ok(()),
             Err(ReadError::NotLeader { leader }) => Err(BrokerError::NotLeader { leader }),

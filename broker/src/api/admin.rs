@@ -10,9 +10,10 @@ use mq_protocol::cluster::{
     AdminResult, DeleteSubscriptionGroupRequest, DeleteTopicRequest, DigestMarkCommand, GetStatusRequest,
     GetStatusResponse, GroupStatus, ItemResult, ListSubscriptionGroupsRequest,
     ListSubscriptionGroupsResponse, ListTopicsRequest, ListTopicsResponse, MarkDigestRequest,
-    MarkDigestResponse, PutSubscriptionGroupRequest, PutTopicRequest, QueueInfo, ReadDigestRequest,
-    ReadDigestResponse, SubscriptionGroupCommand, SubscriptionGroupInfo, TopicCommand,
-    TransferLeadershipRequest, item_result, subscription_group_command, topic_command,
+    MarkDigestResponse, PutSubscriptionGroupRequest, PutTopicRequest, QueueInfo, QueueOffsetsRequest,
+    QueueOffsetsResponse, ReadDigestRequest, ReadDigestResponse, ReadQueueRequest, ReadQueueResponse,
+    SubscriptionGroupCommand, SubscriptionGroupInfo, TopicCommand, TransferLeadershipRequest, item_result,
+    subscription_group_command, topic_command,
 };
 use mq_protocol::{command, v2};
 use mq_raft::{GroupStatusView, TransferError};
@@ -22,6 +23,7 @@ use tonic::metadata::MetadataMap;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
+use super::admin_queues;
 use super::grpc::context::CallContext;
 use super::status;
 use crate::error::BrokerError;
@@ -286,9 +288,57 @@ impl BrokerAdmin for AdminApi {
         };
         Ok(self.at_leader(request, &group, local, remote).await)
     }
+
+    async fn read_queue(
+        &self,
+        request: Request<ReadQueueRequest>,
+    ) -> Result<Response<ReadQueueResponse>, Status> {
+        if request.get_ref().local {
+            let answer = match self.group(&request.get_ref().group) {
+                Ok(group) => admin_queues::read_queue(&group, request.into_inner()).await,
+                Err(refusal) => Err(refusal.into()),
+            };
+            return Ok(own_view(answer));
+        }
+        let group = request.get_ref().group.clone();
+        let local = |group: Arc<BrokerGroup>, request: ReadQueueRequest, _, deadline| async move {
+            group.barrier(deadline).await?;
+            admin_queues::read_queue(&group, request).await
+        };
+        let remote =
+            |mut client: BrokerAdminClient<Channel>, request| async move { client.read_queue(request).await };
+        Ok(self.at_leader(request, &group, local, remote).await)
+    }
+
+    async fn queue_offsets(
+        &self,
+        request: Request<QueueOffsetsRequest>,
+    ) -> Result<Response<QueueOffsetsResponse>, Status> {
+        if request.get_ref().local {
+            let answer = match self.group(&request.get_ref().group) {
+                Ok(group) => admin_queues::queue_offsets(&group, request.into_inner()).await,
+                Err(refusal) => Err(refusal.into()),
+            };
+            return Ok(own_view(answer));
+        }
+        let group = request.get_ref().group.clone();
+        let local = |group: Arc<BrokerGroup>, request: QueueOffsetsRequest, _, deadline| async move {
+            group.barrier(deadline).await?;
+            admin_queues::queue_offsets(&group, request).await
+        };
+        let remote = |mut client: BrokerAdminClient<Channel>, request| async move {
+            client.queue_offsets(request).await
+        };
+        Ok(self.at_leader(request, &group, local, remote).await)
+    }
 }
 
-fn done(changed: bool) -> AdminResult {
+/// The answer of the member that was asked, about itself.
+fn own_view<A: Answer>(answer: Result<A, CallError>) -> Response<A> {
+    Response::new(answer.unwrap_or_else(|error| A::refused(status::of(&error))))
+}
+
+pub(super) fn done(changed: bool) -> AdminResult {
     AdminResult { code: v2::Code::Ok as i32, message: "OK".into(), changed }
 }
 

@@ -8,7 +8,7 @@ mod deliver;
 mod filter;
 mod hold;
 mod picker;
-mod read;
+pub(crate) mod read;
 mod receive;
 mod reservation;
 

@@ -5,6 +5,7 @@ mod data_folder;
 mod dev_node;
 mod leadership;
 mod process;
+mod queues;
 mod restart;
 mod support;
 mod telemetry;

@@ -6,6 +6,7 @@
 mod digest;
 mod kv;
 mod objects;
+mod queues;
 mod status;
 
 use std::sync::Arc;

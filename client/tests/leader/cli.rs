@@ -56,6 +56,26 @@ fn status_is_10_when_something_is_wrong() {
 }
 
 #[test]
+fn queues_are_shown_by_position() {
+    let standin = Standin::start();
+    let rows = json(&run(&standin, &["topicStatus", "-t", TOPIC, "--json"]));
+    assert_eq!(
+        rows,
+        [serde_json::json!([
+            { "broker_group": "broker-a", "queue": 0, "min": 2, "max": 8, "last_stored_ms": 77 }
+        ])]
+    );
+    let text = exits(&run(&standin, &["queryMsgByOffset", "-t", TOPIC, "-i", "0", "-o", "7"]), 0);
+    assert!(text.ends_with("body         5 bytes\nseven\n"), "{text}");
+    let output = run(&standin, &["queryMsgByOffset", "-t", TOPIC, "-i", "0", "-o", "8"]);
+    exits(&output, 3);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(errors.contains("offset 8 of queue 0: it holds 2 to 8"), "{errors}");
+    exits(&run(&standin, &["verify", "--no-name-servers"]), 0);
+    exits(&run(&standin, &["digest", "--no-name-servers"]), 0);
+}
+
+#[test]
 fn topics_are_created_listed_routed_and_deleted() {
     let standin = Standin::start();
     exits(&run(&standin, &["topic", "create", "-t", "t1", "--queues", "4", "--type", "DELAY"]), 0);

@@ -94,3 +94,4 @@ macro_rules! administrative {
 }
 
 administrative!(ListTopicsResponse, ListSubscriptionGroupsResponse, MarkDigestResponse, ReadDigestResponse);
+administrative!(ReadQueueResponse, QueueOffsetsResponse);

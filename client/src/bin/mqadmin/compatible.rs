@@ -5,6 +5,7 @@ use clap::{Args, Subcommand};
 use crate::arguments::Connection;
 use crate::groups::{self, CreateGroup, NamedGroup};
 use crate::kv::{self, DeleteKv, PutKv};
+use crate::lookup::{self, QueryByOffset, TopicStatus};
 use crate::outcome::{Failure, Outcome};
 use crate::topics::{self, CreateTopic, NamedTopic};
 
@@ -19,6 +20,12 @@ pub(crate) enum CompatibleCommand {
     /// RocketMQ's name for `topic route`
     #[command(name = "topicRoute")]
     TopicRoute(TopicTarget),
+    /// First and next position of every queue of a topic
+    #[command(name = "topicStatus")]
+    TopicStatus(TopicStatus),
+    /// The message at a position of a queue
+    #[command(name = "queryMsgByOffset")]
+    QueryMsgByOffset(QueryByOffset),
     /// RocketMQ's name for `topic delete`
     #[command(name = "deleteTopic")]
     DeleteTopic(TopicTarget),
@@ -130,6 +137,8 @@ pub(crate) async fn run(mut connection: Connection, command: CompatibleCommand) 
             named.target.apply(&mut connection);
             topics::route(&connection, &NamedTopic { topic: named.topic, namespace: String::new() }).await
         }
+        CompatibleCommand::TopicStatus(status) => lookup::topic_status(&connection, status).await,
+        CompatibleCommand::QueryMsgByOffset(query) => lookup::by_offset(&connection, query).await,
         CompatibleCommand::DeleteTopic(named) => {
             named.target.apply(&mut connection);
             topics::delete(&connection, &NamedTopic { topic: named.topic, namespace: String::new() }).await

@@ -8,6 +8,7 @@ mod groups;
 mod input;
 mod kv;
 mod leadership;
+mod lookup;
 mod outcome;
 mod output;
 mod receive;
@@ -54,6 +55,7 @@ enum Command {
     #[command(visible_alias = "recv")]
     Receive(receive::ReceiveArguments),
     /// Compares the replicas of every group; exit code 1 when they differ
+    #[command(name = "verify", visible_alias = "digest")]
     Digest(digest::DigestArguments),
     /// Hands the leadership of a broker group to another member
     Transfer(leadership::TransferArguments),

@@ -148,6 +148,36 @@ impl BrokerAdmin for Node {
         }))
     }
 
+    async fn read_queue(
+        &self,
+        request: Request<cluster::ReadQueueRequest>,
+    ) -> Answer<cluster::ReadQueueResponse> {
+        let offset = request.into_inner().from;
+        let record = cluster::QueueRecord { offset, body: "seven".into(), ..Default::default() };
+        Ok(Response::new(cluster::ReadQueueResponse {
+            result: Some(result(self.code(), false)),
+            min_offset: 2,
+            max_offset: 8,
+            records: (2..8).contains(&offset).then_some(record).into_iter().collect(),
+            ..Default::default()
+        }))
+    }
+
+    async fn queue_offsets(
+        &self,
+        request: Request<cluster::QueueOffsetsRequest>,
+    ) -> Answer<cluster::QueueOffsetsResponse> {
+        let name = request.into_inner().topic;
+        let queue = cluster::QueueInfo { queue: 0, min_offset: 2, max_offset: 8 };
+        let topic = cluster::TopicInfo { name, queues: 1, queue_info: vec![queue], ..Default::default() };
+        Ok(Response::new(cluster::QueueOffsetsResponse {
+            result: Some(result(self.code(), false)),
+            topic: Some(topic),
+            last_store_times: vec![77],
+            ..Default::default()
+        }))
+    }
+
     async fn transfer_leadership(
         &self,
         request: Request<cluster::TransferLeadershipRequest>,
