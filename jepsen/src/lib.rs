@@ -13,6 +13,7 @@ pub mod history;
 pub mod nemesis;
 pub mod run;
 pub mod setup;
+pub mod sys;
 pub mod verdict;
 pub mod wire;
 pub mod workload;
