@@ -8,6 +8,7 @@ pub mod body;
 pub mod checker;
 pub mod cluster;
 pub mod demo;
+pub mod gaps;
 pub mod generator;
 pub mod history;
 pub mod nemesis;

@@ -12,7 +12,7 @@ use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use mq_jepsen::cluster::Options;
 use mq_jepsen::nemesis::schedule::Class;
-use mq_jepsen::{checker, demo, history, run, verdict};
+use mq_jepsen::{checker, demo, gaps, history, run, verdict};
 
 #[derive(Parser)]
 #[command(name = "mqjepsen", version, about = "Fault testing of RaftMQ: load, faults, history, verdict")]
@@ -27,6 +27,8 @@ enum Command {
     Demo(Demo),
     /// Runs a workload under faults and judges its history.
     Test(Test),
+    /// Measures the longest gap between two confirmed sends when the leader dies, freezes or is stopped.
+    Gaps(Gaps),
     /// Judges a stored history again.
     Check {
         /// history.jsonl of a run
@@ -72,6 +74,37 @@ struct Demo {
     /// One JSON object per line
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Fault {
+    /// SIGKILL
+    Kill,
+    /// SIGSTOP, SIGCONT at the end of the round
+    Stop,
+    /// SIGTERM: a planned stop
+    Term,
+}
+
+#[derive(Args)]
+struct Gaps {
+    #[command(flatten)]
+    at: Where,
+    /// What happens to the leader of the broker group
+    #[arg(long, value_enum, default_value = "kill")]
+    fault: Fault,
+    /// Rounds
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    count: u32,
+    /// Sends per second
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(10..=10_000))]
+    rate: u32,
+    /// Exit code 1 when the median is longer
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    median_max: Option<Duration>,
+    /// Folder of the cluster; must not exist
+    #[arg(long, default_value = "./gaps-data")]
+    dir: PathBuf,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -163,6 +196,16 @@ fn work(command: Command) -> anyhow::Result<ExitCode> {
                 Ok(ExitCode::from(verdict::WRONG_USE))
             }
         },
+        Command::Gaps(arguments) => {
+            let Gaps { at, fault, count, rate, median_max, dir } = arguments;
+            let fault = match fault {
+                Fault::Kill => gaps::Fault::Kill,
+                Fault::Stop => gaps::Fault::Stop,
+                Fault::Term => gaps::Fault::Terminate,
+            };
+            let cluster = at.options(dir, Vec::new());
+            block_on(gaps::run(gaps::Settings { cluster, fault, count, rate, median_max }))
+        }
         Command::Demo(demo) => {
             // The shipped ports and timers: what a user gets.
             let options = demo.at.options(demo.dir, Vec::new());

@@ -187,7 +187,7 @@ fn order_of_deliveries(came: &[Came], result: &mut Judgement) {
 }
 
 /// (length, begin) of the longest pause between two neighbouring confirmations.
-fn longest_gap(sent: &[Sent]) -> Option<(u64, u64)> {
+pub fn longest_gap(sent: &[Sent]) -> Option<(u64, u64)> {
     let confirmed = sent.iter().filter(|sent| matches!(sent.outcome, Outcome::Confirmed { .. }));
     let mut ends: Vec<u64> = confirmed.map(|sent| sent.end).collect();
     ends.sort_unstable();
