@@ -15,7 +15,13 @@ need() { missing+=("$1"); }
 
 command -v g++ >/dev/null || need g++
 command -v ccache >/dev/null || need ccache
+# The fault suite's sandbox: namespaces, cuts, file systems that lose power. These lie in sbin, which not every PATH has.
+sandbox_tool() { command -v "$1" >/dev/null || [ -x "/usr/sbin/$1" ] || [ -x "/sbin/$1" ] || need "$2"; }
 command -v ss >/dev/null || need iproute2
+sandbox_tool nft nftables
+sandbox_tool mkfs.ext4 e2fsprogs
+sandbox_tool nsenter util-linux
+sandbox_tool losetup mount
 # bindgen, for RocksDB's wrapper, loads libclang at build time and needs clang's own headers.
 if ! compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' >/dev/null && [ -z "${LIBCLANG_PATH:-}" ]; then
   need libclang1-14
