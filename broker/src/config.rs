@@ -42,6 +42,23 @@ pub struct Config {
     pub limits: Limits,
     /// The CommitLog. Fixed for a group at its birth.
     pub log: LogSection,
+    /// Room on disk.
+    pub disk: DiskSection,
+}
+
+/// `[disk]`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DiskSection {
+    /// Sends are refused as busy while the data folder's file system is used to this share or more, in percent of
+    /// what this process could use. Default 90; 1 – 99.
+    pub refuse_percent: u64,
+}
+
+impl Default for DiskSection {
+    fn default() -> Self {
+        Self { refuse_percent: 90 }
+    }
 }
 
 /// `[name]`.
@@ -192,6 +209,7 @@ impl Default for Config {
             timers: TimersSection::default(),
             limits: Limits::default(),
             log: LogSection::default(),
+            disk: DiskSection::default(),
         }
     }
 }
@@ -235,6 +253,7 @@ impl Config {
         }
         self.validate_groups()?;
         self.log.validate()?;
+        in_range("disk.refuse_percent", self.disk.refuse_percent, 1, 99)?;
         self.limits.validate()
     }
 

@@ -22,6 +22,7 @@ use prost::Message as _;
 use tokio::sync::{Semaphore, watch};
 
 use crate::consume::Consumer;
+use crate::disk::DiskRoom;
 use crate::error::BrokerError;
 use crate::state::{DEFAULT_QUEUES, StateView, SubscriptionGroup, Topic};
 
@@ -44,6 +45,8 @@ pub struct BrokerGroup {
     pub in_flight: Arc<Semaphore>,
     /// The permits that `in_flight` began with.
     pub in_flight_max: u64,
+    /// Room on this node's disk; one for all groups of the process.
+    pub disk: Arc<DiskRoom>,
     /// The newest leader's address for clients; kept while there is no leader.
     last_leader: Mutex<Option<String>>,
     /// Whose turn it is among the queues of a topic (leader's memory; the log decides the offsets).
@@ -59,13 +62,14 @@ impl std::fmt::Debug for BrokerGroup {
 
 impl BrokerGroup {
     /// A group that has not opened its state yet.
-    pub fn new(name: String, raft: RaftGroup, in_flight_bytes_max: u64) -> Self {
+    pub fn new(name: String, raft: RaftGroup, in_flight_bytes_max: u64, disk: Arc<DiskRoom>) -> Self {
         let permits = usize::try_from(in_flight_bytes_max).unwrap_or(Semaphore::MAX_PERMITS);
         Self {
             name,
             raft,
             in_flight: Arc::new(Semaphore::new(permits.min(Semaphore::MAX_PERMITS))),
             in_flight_max: in_flight_bytes_max,
+            disk,
             last_leader: Mutex::new(None),
             turn: AtomicU32::new(0),
             open: OnceLock::new(),

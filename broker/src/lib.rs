@@ -13,6 +13,7 @@ pub mod api;
 pub mod clients;
 pub mod config;
 pub mod consume;
+pub mod disk;
 pub mod dispatch;
 pub mod error;
 pub mod forward;

@@ -98,6 +98,7 @@ pub struct Metrics {
     committed_index: Family<BrokerGroupLabel, Gauge>,
     applied_index: Family<BrokerGroupLabel, Gauge>,
     log_bytes: Family<BrokerGroupLabel, Gauge>,
+    disk_used: Gauge,
     member_lag: Family<MemberLabel, Gauge>,
     leader_changes: Family<BrokerGroupLabel, Counter>,
     last_terms: Mutex<Vec<(String, u64)>>,
@@ -133,6 +134,7 @@ impl Default for Metrics {
             committed_index: Family::default(),
             applied_index: Family::default(),
             log_bytes: Family::default(),
+            disk_used: Gauge::default(),
             member_lag: Family::default(),
             leader_changes: Family::default(),
             last_terms: Mutex::default(),
@@ -190,6 +192,11 @@ impl Metrics {
             self.committed_index.clone(),
         );
         registry.register("raftmq_applied_index", "Last applied log index here", self.applied_index.clone());
+        registry.register(
+            "raftmq_disk_used_percent",
+            "Use of the data folder's file system",
+            self.disk_used.clone(),
+        );
         registry.register("raftmq_log_bytes", "Bytes of the CommitLog", self.log_bytes.clone());
         registry.register(
             "raftmq_member_lag_entries",
@@ -268,6 +275,9 @@ impl Metrics {
                 self.in_flight_messages.get_or_create(&label).set(signed(open.view.in_flight()));
             }
             self.refresh_log(group, &label);
+        }
+        if let Some(group) = groups.iter().next() {
+            self.disk_used.set(signed(group.disk.used_percent()));
         }
         self.topics.set(signed(topics.len() as u64));
         self.subscription_groups.set(signed(subscription_groups as u64));

@@ -30,6 +30,7 @@ use crate::api::listener::{Bound, Listener};
 use crate::clients::Clients;
 use crate::config::{Config, ConfigError, GroupSection, TimerProfile};
 use crate::consume::Consumer;
+use crate::disk::DiskRoom;
 use crate::forward::{Forward, MESSAGE_BYTES_MAX, REQUEST_BYTES_MAX};
 use crate::group::{BrokerGroup, Groups, Open};
 use crate::metrics::Metrics;
@@ -117,9 +118,11 @@ impl Broker {
 
         let tasks = Tasks::new(shutdown);
         let left = Arc::new(AtomicUsize::new(config.broker.group.len()));
+        let disk = Arc::new(DiskRoom::new(config.disk.refuse_percent));
+        disk.measure(&config.data);
         let mut groups: Vec<Arc<BrokerGroup>> = Vec::new();
         for section in &config.broker.group {
-            match start_group(&config, section, &transport, &deps, &left, &tasks).await {
+            match start_group(&config, section, &transport, &deps, (&left, &disk), &tasks).await {
                 Ok(group) => groups.push(group),
                 Err(error) => {
                     // What runs already lets its files and ports go.
@@ -130,6 +133,8 @@ impl Broker {
                 }
             }
         }
+        let watch = disk.watch(config.data.clone(), tasks.token());
+        tasks.spawn("room on disk", OnError::StopProcess, watch);
         let parts = Parts::new(&config, &deps, Groups::new(groups), tasks.clone());
         parts.run_background(&config);
         let listeners = parts.serve(&config, &deps, client, api);
@@ -229,7 +234,7 @@ async fn start_group(
     section: &GroupSection,
     transport: &Arc<Transport>,
     deps: &Deps,
-    left: &Arc<AtomicUsize>,
+    (left, disk): (&Arc<AtomicUsize>, &Arc<DiskRoom>),
     tasks: &Tasks,
 ) -> Result<Arc<BrokerGroup>, StartError> {
     let (view_out, view) = oneshot::channel::<StateView>();
@@ -253,7 +258,12 @@ async fn start_group(
     };
     let raft =
         RaftGroup::start(group_config(config, section), Arc::clone(transport), raft_deps, make_apply).await?;
-    let group = Arc::new(BrokerGroup::new(section.name.clone(), raft, config.limits.in_flight_bytes_max));
+    let group = Arc::new(BrokerGroup::new(
+        section.name.clone(),
+        raft,
+        config.limits.in_flight_bytes_max,
+        Arc::clone(disk),
+    ));
     let opened = Arc::clone(&group);
     tasks.spawn("open a broker group", OnError::StopProcess, async move {
         if let Ok(view) = view.await {

@@ -60,6 +60,7 @@ impl BrokerGroup {
         if let Some(numbers) = call.producer {
             check_window(numbers, call.messages.len())?;
         }
+        self.disk.admit()?;
         let _in_flight = self.take_bytes(call.messages)?;
         let mut items = Vec::with_capacity(call.messages.len());
         for (at, message) in call.messages.iter().enumerate() {

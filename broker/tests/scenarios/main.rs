@@ -3,6 +3,7 @@
 mod bad_input;
 mod data_folder;
 mod dev_node;
+mod disk;
 mod leadership;
 mod process;
 mod queues;
