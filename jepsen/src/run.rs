@@ -82,6 +82,7 @@ pub async fn test(settings: Settings) -> anyhow::Result<ExitCode> {
         faults: settings.faults.iter().map(|class| class.name().to_owned()).collect(),
         topology: "ns3-b3".into(),
         groups: GROUPS.map(str::to_owned).to_vec(),
+        scanners: Vec::new(),
         planned_sends: settings.time_limit.as_secs() * u64::from(settings.rate),
         build: env!("CARGO_PKG_VERSION").into(),
         command: settings.command.clone(),

@@ -186,6 +186,7 @@ fn history(seed: u64, mut records: Vec<Record>) -> History {
         faults: vec![],
         topology: "simulated".into(),
         groups: GROUPS.map(str::to_owned).to_vec(),
+        scanners: Vec::new(),
         planned_sends: 0,
         build: String::new(),
         command: String::new(),

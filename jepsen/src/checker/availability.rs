@@ -7,14 +7,14 @@ use crate::history::record::{Call as Values, Record};
 use crate::history::{Call, Outcome};
 
 /// Lines for people: the longest pause per function in the main phase with the faults inside it, fault counts.
-pub fn notes(records: &[Record], calls: &[Call]) -> Vec<String> {
+pub fn notes(records: &[Record], calls: &[Call], functions: &[&str]) -> Vec<String> {
     let from = time_of(records, "main").unwrap_or(0);
     let to = time_of(records, "heal").unwrap_or(u64::MAX);
     let mut lines = Vec::new();
-    for function in ["send", "receive", "ack"] {
+    for function in functions {
         let mut ends: Vec<u64> = calls
             .iter()
-            .filter(|call| call.outcome == Outcome::Ok && call.values.function() == function)
+            .filter(|call| call.outcome == Outcome::Ok && call.values.function() == *function)
             .filter_map(|call| call.end)
             .filter(|end| (from..to).contains(end))
             .collect();

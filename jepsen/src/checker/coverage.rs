@@ -10,7 +10,6 @@ const OK_IN_FINAL: u64 = 20;
 const FAULTS_PER_CLASS: u64 = 2;
 const LEADER_CHANGES: usize = 2;
 const PLANNED_SHARE: f64 = 0.6;
-const FUNCTIONS: [&str; 3] = ["send", "receive", "ack"];
 
 /// True when the run read everything back.
 pub fn drained(history: &History) -> bool {
@@ -23,17 +22,17 @@ pub fn time_of(records: &[Record], phase: &str) -> Option<u64> {
 }
 
 /// Everything that is missing, in words.
-pub fn missing(history: &History, calls: &[Call]) -> Vec<String> {
+pub fn missing(history: &History, calls: &[Call], functions: &[&str]) -> Vec<String> {
     let records = &history.records;
     let mut missing = Vec::new();
     let heal = time_of(records, "heal").unwrap_or(u64::MAX);
     let last = time_of(records, "final").unwrap_or(u64::MAX);
     for (phase, least) in [("main", OK_IN_MAIN), ("final", OK_IN_FINAL)] {
-        for function in FUNCTIONS {
+        for function in functions {
             let in_phase =
                 |call: &&Call| if phase == "main" { call.start < heal } else { call.start >= last };
             let counted = calls.iter().filter(|call| call.outcome == Outcome::Ok).filter(in_phase);
-            let ok = counted.filter(|call| call.values.function() == function).count() as u64;
+            let ok = counted.filter(|call| call.values.function() == *function).count() as u64;
             if ok < least {
                 missing.push(format!("{ok} OK of {function} in phase {phase}, at least {least} are needed"));
             }

@@ -5,6 +5,7 @@
 pub mod availability;
 pub mod coverage;
 pub mod lease;
+pub mod log;
 pub mod monitor;
 pub mod order;
 pub mod queue;
@@ -68,28 +69,68 @@ pub struct Report {
     pub notes: Vec<String>,
 }
 
+/// Workloads that can be judged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Workload {
+    Queue,
+    Log,
+}
+
+impl Workload {
+    /// A history of an unknown workload is never called valid: nobody looked at it.
+    fn of(history: &History) -> Result<Self, HistoryError> {
+        match history.header.workload.as_str() {
+            "queue" => Ok(Self::Queue),
+            "log" => Ok(Self::Log),
+            other => {
+                Err(HistoryError::Line { line: 1, problem: format!("no checker for the workload `{other}`") })
+            }
+        }
+    }
+
+    /// Its main functions.
+    fn functions(self) -> &'static [&'static str] {
+        match self {
+            Self::Queue => &["send", "receive", "ack"],
+            Self::Log => &["send", "pull", "bounds"],
+        }
+    }
+}
+
 /// Judges a whole history.
 pub fn check(history: &History) -> Result<Report, HistoryError> {
+    let workload = Workload::of(history)?;
     let calls = history.calls()?;
-    let deliveries = deliveries(&calls);
-    let drained = coverage::drained(history);
-    let mut findings = queue::check(&calls, &deliveries, &history.header.groups, drained);
-    findings.extend(lease::check(&calls, &deliveries));
-    findings.extend(order::check(&calls, &deliveries));
+    let mut notes = availability::notes(&history.records, &calls, workload.functions());
+    let mut missing = coverage::missing(history, &calls, workload.functions());
+    let mut findings = match workload {
+        Workload::Queue => {
+            let deliveries = deliveries(&calls);
+            let drained = coverage::drained(history);
+            if !drained {
+                missing.push("the final drain did not come to its end: losses cannot be excluded".into());
+            }
+            notes.extend(queue::notes(&calls, &deliveries));
+            let mut findings = queue::check(&calls, &deliveries, &history.header.groups, drained);
+            findings.extend(lease::check(&calls, &deliveries));
+            findings.extend(order::check(&calls, &deliveries));
+            findings
+        }
+        Workload::Log => {
+            missing.extend(log::missing(history, &calls));
+            notes.extend(log::notes(&calls));
+            log::check(&calls)
+        }
+    };
     findings.extend(monitor::check(&history.records));
     findings.extend(responses::check(&calls));
-    let mut missing = coverage::missing(history, &calls);
-    if !drained {
-        missing.push("the final drain did not come to its end: losses cannot be excluded".into());
-    }
     let verdict = match (findings.is_empty(), missing.is_empty()) {
         (false, _) => Verdict::Invalid,
         (true, true) => Verdict::Valid,
         (true, false) => Verdict::Unknown,
     };
-    let mut notes = availability::notes(&history.records, &calls);
-    notes.extend(queue::notes(&calls, &deliveries));
-    Ok(Report { verdict, findings, missing, counts: counts(&calls), notes })
+    let counts = counts(&calls);
+    Ok(Report { verdict, findings, missing, counts, notes })
 }
 
 /// Calls per function and outcome, `send.ok` and so on.

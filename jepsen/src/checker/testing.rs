@@ -33,6 +33,7 @@ impl Script {
             faults: Vec::new(),
             topology: "ns3-b3".into(),
             groups: groups.iter().map(ToString::to_string).collect(),
+            scanners: Vec::new(),
             planned_sends: 0,
             build: String::new(),
             command: String::new(),

@@ -242,6 +242,7 @@ mod tests {
             faults: vec!["kill".into()],
             topology: "ns3-b3".into(),
             groups: vec!["g".into()],
+            scanners: Vec::new(),
             planned_sends: 1,
             build: "0.1.0".into(),
             command: "mqjepsen test --seed 7".into(),

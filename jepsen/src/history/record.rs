@@ -92,6 +92,10 @@ pub enum Call {
     Receive(Receive),
     /// One delivery is settled.
     Ack(Ack),
+    /// Records of a queue are read by offset.
+    Pull(Pull),
+    /// The least and the next offset of a queue are asked for.
+    Bounds(Bounds),
     /// A fault begins, is probed, or ends.
     Fault(Fault),
     /// What a node said about itself.
@@ -109,6 +113,8 @@ impl Call {
             Call::Send(_) => "send",
             Call::Receive(_) => "receive",
             Call::Ack(_) => "ack",
+            Call::Pull(_) => "pull",
+            Call::Bounds(_) => "bounds",
             Call::Fault(_) => "fault",
             Call::Status(_) => "status",
             Call::Phase(_) => "phase",
@@ -177,6 +183,74 @@ pub struct Ack {
     pub mid: String,
     /// Attempt whose handle is used.
     pub attempt: u32,
+}
+
+/// Arguments and result of a pull.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pull {
+    /// Queue number.
+    pub queue: u32,
+    /// First offset asked for.
+    pub from: u64,
+    /// This replica's own view was asked for; absent = the leader, behind a read barrier.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replica: Option<String>,
+    /// Begins a new sequence; else it goes on behind the last pull of this process and queue.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub seek: bool,
+    /// Part of the final scan through this node, which led then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scan: Option<String>,
+    /// What came, when answered OK.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answer: Option<Pulled>,
+}
+
+/// The answer to a pull.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pulled {
+    /// Least offset of the queue.
+    pub min: u64,
+    /// Its next offset.
+    pub max: u64,
+    /// Records in the order of the answer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub records: Vec<Seen>,
+}
+
+/// One record of a pull.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seen {
+    /// Queue offset.
+    pub offset: u64,
+    /// Identity from the body.
+    pub mid: String,
+    /// Store time in milliseconds.
+    pub store_time: u64,
+    /// False when the checksum of the body is wrong.
+    pub intact: bool,
+}
+
+/// Arguments and result of a question for the offsets of a queue.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bounds {
+    /// Queue number.
+    pub queue: u32,
+    /// This replica's own view was asked for; absent = the leader, behind a read barrier.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replica: Option<String>,
+    /// The answer, when answered OK.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub range: Option<Range>,
+}
+
+/// Offsets of a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Range {
+    /// Least offset.
+    pub min: u64,
+    /// Next offset.
+    pub max: u64,
 }
 
 /// A step of a fault.
@@ -252,6 +326,9 @@ pub struct Header {
     pub topology: String,
     /// Subscription groups that must get everything.
     pub groups: Vec<String>,
+    /// Nodes through which, as leader, the final scan of the log workload must go.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub scanners: Vec<String>,
     /// Sends planned for the main phase.
     pub planned_sends: u64,
     /// Version of suite and product.
