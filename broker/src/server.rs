@@ -238,15 +238,19 @@ async fn start_group(
     tasks: &Tasks,
 ) -> Result<Arc<BrokerGroup>, StartError> {
     let (view_out, view) = oneshot::channel::<StateView>();
-    let view_out = Mutex::new(Some(view_out));
+    let opened = Mutex::new((Some(view_out), None::<StateView>));
     let backend = deps.backend;
     let make_apply: mq_raft::MakeApply = Arc::new(move |deps| {
-        let Some(view_out) = view_out.lock().take() else {
-            return Err(mq_raft::ApplyError::Other("the state of a broker group opens once".to_owned()));
-        };
+        let mut opened = opened.lock();
+        if let Some(view) = &opened.1 {
+            return Ok(Box::new(state::reopen(deps, backend, view)?));
+        }
         let (apply, view) = state::open(deps, backend)?;
-        // Nobody listens any more when the broker stops before the group is formed.
-        let _ = view_out.send(view);
+        opened.1 = Some(view.clone());
+        if let Some(view_out) = opened.0.take() {
+            // Nobody listens any more when the broker stops before the group is formed.
+            let _ = view_out.send(view);
+        }
         Ok(Box::new(apply))
     });
     let (left, shutdown) = (Arc::clone(left), tasks.shutdown().clone());

@@ -15,7 +15,6 @@
 //! applies it again, and nobody waits for RocksDB.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use mq_protocol::cluster::name_kv_result::Outcome as KvOutcome;
@@ -25,7 +24,7 @@ use mq_protocol::cluster::{
 };
 use mq_raft::{Apply, ApplyDeps, ApplyError, CommittedFrame, FrameResults, encode_membership};
 use mq_store::{
-    Backend, CheckpointRecord, CommitLog, EntryId, FRAME_HEADER_LEN, FrameKind, GroupFiles, LogOffset, State,
+    Backend, CheckpointPolicy, CheckpointRecord, CommitLog, EntryId, FRAME_HEADER_LEN, FrameKind, GroupFiles, LogOffset, State,
     StateStore, WriteBatch, items,
 };
 use prost::Message;
@@ -45,11 +44,6 @@ const KV: usize = 3;
 const COUNTERS: usize = 4;
 const KV_COUNTER: &[u8] = b"kv";
 
-/// Time between checkpoints while something is applied.
-const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(5);
-/// Log applied since the last checkpoint that makes the next one due at once.
-const CHECKPOINT_BYTES: u64 = 64 << 20;
-
 /// The state machine of the name group.
 pub struct NameApply {
     store: StateStore,
@@ -58,8 +52,7 @@ pub struct NameApply {
     files: Arc<GroupFiles>,
     /// End and chain value of the newest frame applied by this process.
     last: Option<(LogOffset, u32)>,
-    checkpointed_at: Instant,
-    bytes_since: u64,
+    policy: CheckpointPolicy,
 }
 
 impl std::fmt::Debug for NameApply {
@@ -79,7 +72,7 @@ pub fn open(deps: ApplyDeps, backend: Backend, state: NameState) -> Result<NameA
     let (table, kv, applied) = (load(&*store.state())?, load_kv(&*store.state())?, store.applied()?);
     let changes = RouteChanges::beginning_at(applied.unwrap_or_default().index.0);
     state.update(|shown| *shown = Shown { table, changes, kv, applied });
-    Ok(NameApply { store, state, log, files, last: None, checkpointed_at: Instant::now(), bytes_since: 0 })
+    Ok(NameApply { store, state, log, files, last: None, policy: CheckpointPolicy::default() })
 }
 
 impl NameApply {
@@ -103,22 +96,23 @@ impl NameApply {
         }
         let len = (FRAME_HEADER_LEN + frame.body.len()).next_multiple_of(8) as u64;
         self.last = Some((LogOffset(frame.offset.0 + len), frame.head_crc));
-        self.bytes_since += len;
+        self.policy.applied(len);
         Ok(results)
     }
 
     fn checkpoint(&mut self) -> Result<(), ApplyError> {
         let Some((log_end, chain)) = self.last else { return Ok(()) };
         let record = CheckpointRecord { vote: self.files.vote(), log_end, chain };
+        self.policy.begun();
         self.store.checkpoint(None, record)?;
-        self.checkpointed_at = Instant::now();
-        self.bytes_since = 0;
+        if let Some(checkpointed) = self.store.checkpointed() {
+            self.log.checkpointed(checkpointed.index);
+        }
         Ok(())
     }
 
     fn checkpoint_when_due(&mut self) -> Result<(), ApplyError> {
-        let by_time = self.bytes_since > 0 && self.checkpointed_at.elapsed() >= CHECKPOINT_INTERVAL;
-        if by_time || self.bytes_since >= CHECKPOINT_BYTES { self.checkpoint() } else { Ok(()) }
+        if self.policy.due() { self.checkpoint() } else { Ok(()) }
     }
 }
 

@@ -61,9 +61,10 @@ impl StartError {
 #[must_use]
 pub fn exit_of_store(error: &StoreError) -> Exit {
     match error {
-        StoreError::Corrupt { .. } | StoreError::Damaged { .. } | StoreError::Divergence { .. } => {
-            Exit::Damage
-        }
+        StoreError::Corrupt { .. }
+        | StoreError::Damaged { .. }
+        | StoreError::StateDamaged { .. }
+        | StoreError::Divergence { .. } => Exit::Damage,
         StoreError::Identity { .. } => Exit::Identity,
         StoreError::Locked { .. } => Exit::Config,
         _ => Exit::Disk,
@@ -153,7 +154,7 @@ impl Fatal {
     pub(crate) fn of_store(group: &str, error: &StoreError) -> Self {
         let group = group.to_owned();
         match error {
-            StoreError::Corrupt { .. } | StoreError::Damaged { .. } => {
+            StoreError::Corrupt { .. } | StoreError::Damaged { .. } | StoreError::StateDamaged { .. } => {
                 Self::Damage { group, error: error.to_string() }
             }
             StoreError::Divergence { .. } => Self::Divergence { group, error: error.to_string() },

@@ -4,6 +4,7 @@
 //! <group>/state/live/               the open RocksDB; thrown away by every restart
 //! <group>/state/cp-<C>/state/       the state after entry C (20 digits), nothing later
 //! <group>/state/cp-<C>/record       vote, log end, chain value: see `checkpoint/record.rs`
+//! <group>/state/cp-<C>/files        what is in `state`, with checksums, and the queues' ranges: `checkpoint/list.rs`
 //! <group>/state/cp-<C>.tmp          being made, or being removed
 //! ```
 //!
@@ -15,11 +16,17 @@
 //! 2. ConsumeQueues synced. Crash between 2 and 3: the queues are longer than the older checkpoint knows; cut.
 //! 3. renamed to `cp-<C>`, `state/` synced. Renaming before 2 could make a checkpoint valid whose queues are not
 //!    there: the restart would find them shorter than C's next offsets.
-//! 4. what is older than the newest two is renamed to `.tmp`, then removed.
+//! 4. what is older than the newest two and not pinned is renamed to `.tmp`, then removed.
+//!
+//! A restart compares every byte of the newest checkpoint with its list. When it is damaged the older one is used, and
+//! the log behind it is applied again; without one the group does not start here: [`StoreError::StateDamaged`].
 //!
 //! RocksDB never opens a checkpoint itself: it would write into it. Table files are shared by hard link, as nobody
 //! changes them; everything else is copied.
 
+mod list;
+mod pin;
+mod policy;
 mod record;
 
 use std::path::{Path, PathBuf};
@@ -28,17 +35,23 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::commit_log::{CommitLog, Covered};
-use crate::consume_queue::{QueueId, QueueTable};
+use crate::consume_queue::QueueTable;
 use crate::fs::{FileSystem, OpenMode, create_dir_durably};
 use crate::group_files::VoteRecord;
 use crate::state::{MemoryState, State, applied, membership, read_all};
 use crate::{EntryId, StoreError};
 
+use list::FileList;
+pub use list::QueueRange;
+use pin::Pins;
+pub use pin::{CheckpointPin, PinnedFile};
+pub use policy::CheckpointPolicy;
 pub use record::CheckpointRecord;
 
 const LIVE: &str = "live";
 const STATE: &str = "state";
 const RECORD: &str = "record";
+const FILES: &str = "files";
 const PREFIX: &str = "cp-";
 const TMP: &str = ".tmp";
 const KEPT: usize = 2;
@@ -58,20 +71,35 @@ struct Newest {
     record: CheckpointRecord,
 }
 
+/// A valid checkpoint on disk.
+#[derive(Clone, Debug)]
+struct Kept {
+    newest: Newest,
+    membership: Vec<u8>,
+    list: Arc<FileList>,
+}
+
 /// The state of a group and its checkpoints.
 #[derive(Debug)]
 pub struct StateStore {
     fs: Arc<dyn FileSystem>,
     dir: PathBuf,
     state: Arc<dyn State>,
-    newest: Mutex<Option<Newest>>,
+    /// Oldest first; more than two only while one is pinned.
+    kept: Mutex<Vec<Kept>>,
+    pins: Arc<Pins>,
+    /// The newest record that could be read, also when its checkpoint was damaged: log and vote are not older.
+    guard: Option<Newest>,
+    /// Why the newest checkpoint was not used.
+    damage: Option<StoreError>,
 }
 
 impl StateStore {
-    /// Opens the state at the newest checkpoint, or empty when there is none.
+    /// Opens the state at the newest checkpoint, or empty when there never was one. A damaged newest one is passed over
+    /// for the older one; [`StateStore::check`] says whether the log still holds what it needs.
     ///
-    /// A checkpoint that exists and cannot be opened is an error naming it: the state is never started empty then, as
-    /// what it knew is not in the purged part of the log.
+    /// When none can be used: [`StoreError::StateDamaged`]. The state is never started empty then, as what it knew is
+    /// not in the purged part of the log.
     pub fn open(
         fs: Arc<dyn FileSystem>,
         dir: &Path,
@@ -80,32 +108,52 @@ impl StateStore {
     ) -> Result<Self, StoreError> {
         create_dir_durably(fs.as_ref(), dir)?;
         remove_leftovers(fs.as_ref(), dir)?;
-        let newest = list(fs.as_ref(), dir)?.pop();
-        let state = open_state(&fs, dir, families, backend, newest.as_deref())?;
-        let newest = newest.map(|path| read_record(fs.as_ref(), &path, state.as_ref())).transpose()?;
-        Ok(Self { fs, dir: dir.to_path_buf(), state, newest: Mutex::new(newest) })
-    }
-
-    /// What the newest checkpoint in `dir` says it covers, without opening it: recovery of the log must know what may
-    /// not be missing. `None`: there is no checkpoint. A damaged record is an error.
-    pub fn covered(fs: &dyn FileSystem, dir: &Path) -> Result<Option<EntryId>, StoreError> {
-        if !fs.exists(dir)? {
-            return Ok(None);
+        let (mut guard, mut damage, mut kept) = (None, None, Vec::new());
+        for path in list(fs.as_ref(), dir)?.iter().rev() {
+            if let Ok(newest) = recorded(fs.as_ref(), path) {
+                guard.get_or_insert(newest);
+            }
+            // Bytes of the older one are compared when it is needed.
+            match intact(fs.as_ref(), path, kept.is_empty()) {
+                Ok(one) => kept.insert(0, one),
+                Err(error) => {
+                    tracing::error!(checkpoint = %path.display(), %error, "damaged checkpoint is passed over");
+                    damage.get_or_insert(state_damaged(path, error));
+                }
+            }
         }
-        let newest = list(fs, dir)?.pop();
-        Ok(newest.map(|checkpoint| recorded(fs, &checkpoint)).transpose()?.map(|newest| newest.applied))
+        if let (true, Some(damage)) = (kept.is_empty(), &damage) {
+            return Err(damage.clone());
+        }
+        let newest = kept.last().map(|kept| path_of(dir, kept.newest.applied));
+        let state = open_state(&fs, dir, families, backend, newest.as_deref())?;
+        if let (Some(path), Some(newest)) = (newest, kept.last_mut()) {
+            holds(state.as_ref(), &path, newest.newest.applied)?;
+            newest.membership = membership(state.as_ref())?.unwrap_or_default();
+        }
+        let (dir, kept) = (dir.to_path_buf(), Mutex::new(kept));
+        Ok(Self { fs, dir, state, kept, pins: Arc::default(), guard, damage })
     }
 
-    /// Like [`Self::covered`], with where the log stood.
+    /// What the newest checkpoint in `dir` covers, without opening it: recovery of the log must know what may not be
+    /// missing. `None`: there is no checkpoint. The index is that of the folder's name, which is there whatever became
+    /// of the files in it; the term is 0 when the record cannot be read.
+    pub fn covered(fs: &dyn FileSystem, dir: &Path) -> Result<Option<EntryId>, StoreError> {
+        Ok(Self::covered_log(fs, dir)?.map(|covered| covered.last))
+    }
+
+    /// Like [`Self::covered`], with where the log stood, when the record can be read.
     pub fn covered_log(fs: &dyn FileSystem, dir: &Path) -> Result<Option<Covered>, StoreError> {
         if !fs.exists(dir)? {
             return Ok(None);
         }
-        let newest = list(fs, dir)?.pop().map(|checkpoint| recorded(fs, &checkpoint)).transpose()?;
-        Ok(newest.map(|newest| Covered {
-            last: newest.applied,
-            end: Some((newest.record.log_end, newest.record.chain)),
-        }))
+        let Some(newest) = list(fs, dir)?.pop() else { return Ok(None) };
+        if let Ok(Newest { applied, record }) = recorded(fs, &newest) {
+            return Ok(Some(Covered { last: applied, end: Some((record.log_end, record.chain)) }));
+        }
+        let name = newest.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let index = name.strip_prefix(PREFIX).and_then(|digits| digits.parse().ok());
+        Ok(index.map(|index| Covered { last: EntryId::new(0, index), end: None }))
     }
 
     /// The state.
@@ -127,21 +175,57 @@ impl StateStore {
     /// The record of the newest valid checkpoint.
     #[must_use]
     pub fn newest_record(&self) -> Option<CheckpointRecord> {
-        self.newest.lock().map(|newest| newest.record)
+        self.kept.lock().last().map(|kept| kept.newest.record)
     }
 
     /// The C of the newest valid checkpoint.
     #[must_use]
     pub fn checkpointed(&self) -> Option<EntryId> {
-        self.newest.lock().map(|newest| newest.applied)
+        self.kept.lock().last().map(|kept| kept.newest.applied)
     }
 
-    /// Refuses a log and a vote that are older than the newest checkpoint's record.
+    /// The C of the oldest checkpoint that a restart or a transfer may still need: the log above it must stay.
+    #[must_use]
+    pub fn oldest_kept(&self) -> Option<EntryId> {
+        self.kept.lock().first().map(|kept| kept.newest.applied)
+    }
+
+    /// The ranges of the queues as of the newest checkpoint; queues that never held a message are left out.
+    #[must_use]
+    pub fn queue_ranges(&self) -> Vec<QueueRange> {
+        self.kept.lock().last().map(|kept| kept.list.queues.clone()).unwrap_or_default()
+    }
+
+    /// Holds the newest checkpoint: until the pin is dropped nothing that it consists of is removed.
+    #[must_use]
+    pub fn pin(&self) -> Option<CheckpointPin> {
+        let kept = self.kept.lock();
+        let Kept { newest, membership, list } = kept.last()?;
+        let folder = Path::new(self.dir.file_name()?);
+        let checkpoint = path_of(folder, newest.applied);
+        let held = self.pins.hold(newest.applied.index);
+        Some(CheckpointPin::new(newest.applied, newest.record, membership.clone(), list, &checkpoint, held))
+    }
+
+    /// Refuses a log and a vote that are older than the newest checkpoint's record, and a log that does not go on where
+    /// the state ends.
     pub fn check(&self, log: &CommitLog, vote: Option<VoteRecord>) -> Result<(), StoreError> {
-        let Some(newest) = *self.newest.lock() else { return Ok(()) };
-        let path = self.path_of(newest.applied).join(RECORD);
-        newest.record.check_vote(&path, vote)?;
-        newest.record.check_log(&path, newest.applied, log)
+        let applied = self.checkpointed();
+        let purged = log.purged().map(|purged| purged.index);
+        if let Some(purged) = purged
+            && applied.is_none_or(|applied| applied.index < purged)
+        {
+            return Err(self.damage.clone().unwrap_or_else(|| {
+                let expected = format!("a state that covers the log's purged part, up to entry {purged}");
+                let found = applied.map_or("no checkpoint".to_owned(), |id| format!("the state after {id}"));
+                let (checkpoint, file) = (self.dir.clone(), self.dir.clone());
+                StoreError::StateDamaged { checkpoint, file, expected, found }
+            }));
+        }
+        let Some(guard) = self.guard else { return Ok(()) };
+        let path = self.path_of(guard.applied).join(RECORD);
+        guard.record.check_vote(&path, vote)?;
+        guard.record.check_log(&path, guard.applied, log)
     }
 
     /// Makes a checkpoint. On return a crash of the machine restarts from it. Does nothing when nothing was applied
@@ -171,6 +255,10 @@ impl StateStore {
         }
         let fs = self.fs.as_ref();
         let path = self.path_of(applied);
+        if fs.exists(&path)? {
+            // Damaged and passed over when this process started; what it showed was applied again.
+            self.remove_checkpoint(&path)?;
+        }
         let tmp = with_tmp(&path);
         if fs.exists(&tmp)? {
             fs.remove_dir_all(&tmp)?;
@@ -181,23 +269,42 @@ impl StateStore {
         file.write_at(&[std::io::IoSlice::new(&record.encode(applied))], 0)?;
         file.sync_all()?;
         fs.sync_dir(&tmp)?;
-        let removals = queues.into().map(QueueTable::removals).unwrap_or_default();
-        Ok(Some(PendingCheckpoint { newest: Newest { applied, record }, path, removals }))
+        let queues = queues.into().map(QueueTable::ranges).unwrap_or_default();
+        let membership = self.membership()?.unwrap_or_default();
+        Ok(Some(PendingCheckpoint { newest: Newest { applied, record }, membership, path, queues }))
     }
 
     fn path_of(&self, applied: EntryId) -> PathBuf {
-        self.dir.join(format!("{PREFIX}{:020}", applied.index.0))
+        path_of(&self.dir, applied)
     }
 
+    /// Takes the new checkpoint in and forgets those that nobody needs any more; gives the lists of the kept ones.
+    fn keep(&self, new: Kept) -> Vec<Arc<FileList>> {
+        let mut kept = self.kept.lock();
+        kept.push(new);
+        let spare = kept.len().saturating_sub(KEPT);
+        let mut at = 0;
+        kept.retain(|one| {
+            at += 1;
+            at > spare || self.pins.held(one.newest.applied.index)
+        });
+        kept.iter().map(|kept| Arc::clone(&kept.list)).collect()
+    }
+
+    /// Removes every checkpoint that is not kept.
     fn remove_older(&self) -> Result<(), StoreError> {
-        let mut paths = list(self.fs.as_ref(), &self.dir)?;
-        paths.truncate(paths.len().saturating_sub(KEPT));
-        for path in paths {
-            let tmp = with_tmp(&path);
-            self.fs.rename(&path, &tmp)?;
-            self.fs.remove_dir_all(&tmp)?;
+        let kept: Vec<PathBuf> =
+            self.kept.lock().iter().map(|kept| self.path_of(kept.newest.applied)).collect();
+        for path in list(self.fs.as_ref(), &self.dir)?.iter().filter(|path| !kept.contains(path)) {
+            self.remove_checkpoint(path)?;
         }
         Ok(())
+    }
+
+    fn remove_checkpoint(&self, path: &Path) -> Result<(), StoreError> {
+        let tmp = with_tmp(path);
+        self.fs.rename(path, &tmp)?;
+        remove(self.fs.as_ref(), &tmp)
     }
 }
 
@@ -206,25 +313,33 @@ impl StateStore {
 #[must_use = "it becomes valid only by `finish`"]
 pub struct PendingCheckpoint {
     newest: Newest,
+    membership: Vec<u8>,
     path: PathBuf,
-    removals: Vec<QueueId>,
+    queues: Vec<QueueRange>,
 }
 
 impl PendingCheckpoint {
-    /// Syncs the queues and makes the checkpoint valid; then removes what is older than the newest two, and the files
-    /// of queues that none of the two needs.
+    /// Writes the list of its files, syncs the queues and makes the checkpoint valid; then removes what is older than
+    /// the newest two and not pinned, and the files of queues that none of the kept ones needs.
     pub fn finish<'a>(
         self,
         store: &StateStore,
         queues: impl Into<Option<&'a QueueTable>>,
     ) -> Result<(), StoreError> {
-        let queues = queues.into();
+        let Self { newest, membership, path, queues: ranges } = self;
+        let (queues, fs, tmp) = (queues.into(), store.fs.as_ref(), with_tmp(&path));
+        let known = store.kept.lock().last().map(|kept| Arc::clone(&kept.list));
+        let list = FileList::of(fs, &tmp.join(STATE), ranges, known.as_deref())?;
+        let file = fs.open(&tmp.join(FILES), OpenMode::CreateNew)?;
+        file.write_at(&[std::io::IoSlice::new(&list.encode(newest.applied))], 0)?;
+        file.sync_all()?;
+        fs.sync_dir(&tmp)?;
         queues.map_or(Ok(()), QueueTable::sync)?;
-        store.fs.rename(&with_tmp(&self.path), &self.path)?;
-        store.fs.sync_dir(&store.dir)?;
-        *store.newest.lock() = Some(self.newest);
+        fs.rename(&tmp, &path)?;
+        fs.sync_dir(&store.dir)?;
+        let lists = store.keep(Kept { newest, membership, list: Arc::new(list) });
         store.remove_older()?;
-        queues.map_or(Ok(()), |queues| queues.checkpointed(&self.removals))
+        queues.map_or(Ok(()), |queues| queues.settle(lists.iter().map(|list| list.queues.as_slice())))
     }
 }
 
@@ -238,10 +353,47 @@ fn with_tmp(path: &Path) -> PathBuf {
 fn remove_leftovers(fs: &dyn FileSystem, dir: &Path) -> Result<(), StoreError> {
     for name in fs.read_dir(dir)? {
         if name == LIVE || name.ends_with(TMP) {
-            fs.remove_dir_all(&dir.join(name))?;
+            remove(fs, &dir.join(name))?;
         }
     }
     Ok(())
+}
+
+/// Removes a folder with everything in it, or a file that stands in its place.
+fn remove(fs: &dyn FileSystem, path: &Path) -> Result<(), StoreError> {
+    match fs.read_dir(path) {
+        Ok(_) => fs.remove_dir_all(path),
+        Err(_) => fs.remove_file(path),
+    }
+}
+
+fn path_of(dir: &Path, applied: EntryId) -> PathBuf {
+    dir.join(format!("{PREFIX}{:020}", applied.index.0))
+}
+
+/// Reads record and list of a checkpoint and, with `bytes`, compares every file of the state with the list.
+fn intact(fs: &dyn FileSystem, checkpoint: &Path, bytes: bool) -> Result<Kept, StoreError> {
+    let newest = recorded(fs, checkpoint)?;
+    let path = checkpoint.join(FILES);
+    let list = FileList::decode(&path, &read_all(fs, &path)?, newest.applied)?;
+    if bytes {
+        list.check(fs, &checkpoint.join(STATE))?;
+    }
+    Ok(Kept { newest, membership: Vec::new(), list: Arc::new(list) })
+}
+
+fn state_damaged(checkpoint: &Path, error: StoreError) -> StoreError {
+    let checkpoint = checkpoint.to_path_buf();
+    match error {
+        StoreError::Corrupt { path: file, offset: _, expected, found } => {
+            StoreError::StateDamaged { checkpoint, file, expected, found }
+        }
+        StoreError::Io { op, path: file, source } => {
+            let (expected, found) = ("a readable file".to_owned(), format!("{op}: {source}"));
+            StoreError::StateDamaged { checkpoint, file, expected, found }
+        }
+        other => other,
+    }
 }
 
 /// The valid checkpoints, oldest first.
@@ -327,17 +479,13 @@ fn recorded(fs: &dyn FileSystem, checkpoint: &Path) -> Result<Newest, StoreError
     Ok(Newest { applied: recorded, record })
 }
 
-fn read_record(fs: &dyn FileSystem, checkpoint: &Path, state: &dyn State) -> Result<Newest, StoreError> {
-    let newest = recorded(fs, checkpoint)?;
-    let (recorded, held) = (newest.applied, applied(state)?);
-    if held != Some(recorded) {
-        let state = checkpoint.join(STATE);
-        return Err(StoreError::corrupt(
-            &state,
-            0,
-            format!("the state after {recorded}"),
-            format!("{held:?}"),
-        ));
+/// Compares the opened state with what the record says.
+fn holds(state: &dyn State, checkpoint: &Path, recorded: EntryId) -> Result<(), StoreError> {
+    let held = applied(state)?;
+    if held == Some(recorded) {
+        return Ok(());
     }
-    Ok(newest)
+    let (checkpoint, file) = (checkpoint.to_path_buf(), checkpoint.join(STATE));
+    let (expected, found) = (format!("the state after {recorded}"), format!("{held:?}"));
+    Err(StoreError::StateDamaged { checkpoint, file, expected, found })
 }

@@ -58,6 +58,22 @@ pub enum StoreError {
         /// What stands there.
         found: String,
     },
+    /// No checkpoint of the state can be used. It is fetched from another member, never started empty.
+    #[error(
+        "the state of {} cannot be used: {}: expected {expected}, found {found}; it has to come from another member of \
+         the group",
+        checkpoint.display(), file.display()
+    )]
+    StateDamaged {
+        /// The checkpoint.
+        checkpoint: PathBuf,
+        /// The damaged file.
+        file: PathBuf,
+        /// What has to be there.
+        expected: String,
+        /// What is there.
+        found: String,
+    },
     /// A replica's chain value differs: the logs differ somewhere below this entry. Nothing was appended.
     #[error(
         "entry {index} has head_crc {found:08x} here, the leader says {expected:08x}: the logs differ below it"

@@ -18,7 +18,9 @@ mod segment;
 pub mod snapshot;
 pub mod state;
 
-pub use checkpoint::{Backend, CheckpointRecord, PendingCheckpoint, StateStore};
+pub use checkpoint::{
+    Backend, CheckpointPin, CheckpointPolicy, CheckpointRecord, PendingCheckpoint, PinnedFile, QueueRange, StateStore,
+};
 pub use commit_log::{
     AppendEntry, CommitLog, CommitLogConfig, DamageCallback, FRAME_HEADER_LEN, FlushCallback,
     FlushedWatermark, FrameKind, FrameRun, ItemRead, LogEntry, PlacedEntry, RecoveryReport, SegmentSummary,

@@ -303,6 +303,7 @@ fn a_queue_that_the_newest_checkpoint_does_not_name_goes_with_the_next_one() {
     let folder = dir.path().join("consumequeue/1-1");
     let node = open(&os(), dir.path(), Backend::Memory).expect("open");
     apply(&node, 0).expect("apply");
+    node.store.checkpoint(&node.queues, record(0)).expect("a checkpoint that names it");
     let mut batch = WriteBatch::new();
     batch.delete(0, b"queue");
     batch.set_applied(EntryId::new(1, 1));
@@ -311,7 +312,7 @@ fn a_queue_that_the_newest_checkpoint_does_not_name_goes_with_the_next_one() {
     node.store.checkpoint(&node.queues, record(1)).expect("checkpoint");
     drop(node);
     let node = open(&os(), dir.path(), Backend::Memory).expect("reopen");
-    assert!(folder.exists());
+    assert!(folder.exists(), "the older checkpoint needs it");
     let mut batch = WriteBatch::new();
     batch.set_applied(EntryId::new(1, 2));
     node.store.state().write(&batch).expect("write");
@@ -334,12 +335,15 @@ fn flip(path: &Path) {
         .expect("write back");
 }
 
+/// The newest checkpoint damaged: the older one. Both damaged: an error, never an empty start.
 #[test]
-fn damage_is_an_error_and_never_an_empty_start() {
+fn a_damaged_checkpoint_is_passed_over_and_never_started_empty() {
     for (backend, part) in [
         (Backend::Memory, "record"),
+        (Backend::Memory, "files"),
         (Backend::Memory, "state/state"),
         (Backend::Rocks, "record"),
+        (Backend::Rocks, "files"),
         (Backend::Rocks, "state/CURRENT"),
     ] {
         if !BACKENDS.contains(&backend) {
@@ -348,15 +352,94 @@ fn damage_is_an_error_and_never_an_empty_start() {
         for remove in [false, true] {
             let dir = tempfile::tempdir().expect("temp dir");
             run(&os(), dir.path(), backend).expect("run");
-            let path = newest_file(dir.path(), part);
-            if remove {
-                std::fs::remove_file(&path).expect("remove");
-            } else {
-                flip(&path);
+            for name in checkpoints(dir.path()).into_iter().rev() {
+                let path = dir.path().join("state").join(name).join(part);
+                if remove {
+                    std::fs::remove_file(&path).expect("remove");
+                } else {
+                    flip(&path);
+                }
+                let opened = open(&os(), dir.path(), backend);
+                if checkpoints(dir.path()).last().is_some_and(|newest| path.starts_with(dir.path().join("state").join(newest))) {
+                    let node = opened.expect("the older one is used");
+                    assert_eq!(assert_consistent(&node), 8, "the state of the older checkpoint");
+                } else {
+                    let error = opened.expect_err("damage is not started with");
+                    assert!(matches!(error, StoreError::StateDamaged { .. }), "{error}");
+                    assert!(error.to_string().contains(part), "names the file: {error}");
+                }
             }
-            let error = open(&os(), dir.path(), backend).map(|node| node.store.applied());
-            let error = error.expect_err("damage is not started with");
-            assert!(error.to_string().contains("state"), "names the place: {error}");
         }
     }
+}
+
+#[test]
+fn what_was_passed_over_is_made_again() {
+    for backend in BACKENDS {
+        let dir = tempfile::tempdir().expect("temp dir");
+        run(&os(), dir.path(), *backend).expect("run");
+        flip(&newest_file(dir.path(), "files"));
+        let node = open(&os(), dir.path(), *backend).expect("the older one is used");
+        for index in 8..12 {
+            apply(&node, index).expect("apply again");
+        }
+        node.store.checkpoint(&node.queues, record(11)).expect("in the place of the damaged one");
+        drop(node);
+        let node = open(&os(), dir.path(), *backend).expect("open");
+        assert_eq!(assert_consistent(&node), 12);
+    }
+}
+
+#[test]
+fn a_pinned_checkpoint_stays_with_all_its_files() {
+    for backend in BACKENDS {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let node = open(&os(), dir.path(), *backend).expect("open");
+        assert!(node.store.pin().is_none(), "there is none yet");
+        apply(&node, 0).expect("apply");
+        node.store.checkpoint(&node.queues, record(0)).expect("checkpoint");
+        let pin = node.store.pin().expect("the first one");
+        for index in 1..6 {
+            apply(&node, index).expect("apply");
+            node.store.checkpoint(&node.queues, record(index)).expect("checkpoint");
+        }
+        assert_eq!(pin.applied, EntryId::new(1, 0));
+        assert_eq!(node.store.oldest_kept(), Some(pin.applied), "the log above it stays");
+        for file in &pin.files {
+            let bytes = std::fs::read(dir.path().join(&file.path)).expect("held");
+            assert!(bytes.len() as u64 >= file.len, "{file:?}");
+            if let Some(crc) = file.crc {
+                assert_eq!((bytes.len() as u64, crc32c::crc32c(&bytes)), (file.len, crc), "{file:?}");
+            }
+        }
+        let queue = pin.files.iter().find(|file| file.path.starts_with("consumequeue")).expect("a queue file");
+        assert_eq!(queue.len, 20, "one unit as of the pinned checkpoint");
+        drop(pin);
+        apply(&node, 6).expect("apply");
+        node.store.checkpoint(&node.queues, record(6)).expect("checkpoint");
+        assert_eq!(node.store.oldest_kept(), Some(EntryId::new(1, 5)));
+        assert_eq!(checkpoints(dir.path()).len(), 2);
+    }
+}
+
+#[test]
+fn a_raised_minimum_is_that_of_the_checkpoint_after_a_restart() {
+    let dir = tempfile::tempdir().expect("temp dir");
+    let node = open(&os(), dir.path(), Backend::Memory).expect("open");
+    for index in 0..10 {
+        apply(&node, index).expect("apply");
+    }
+    node.queues.drop_below(LogOffset(4)).expect("drop");
+    assert_eq!(node.queues.range(QUEUE), (QueueOffset(4), QueueOffset(10)));
+    node.store.checkpoint(&node.queues, record(9)).expect("checkpoint");
+    node.queues.drop_below(LogOffset(7)).expect("not in the checkpoint");
+    drop(node);
+    let store = StateStore::open(os(), &dir.path().join("state"), FAMILIES, Backend::Memory).expect("state");
+    let queues = QueueTable::open(os(), &dir.path().join("consumequeue")).expect("queues");
+    queues.cut_to(&BTreeMap::from([(QUEUE, QueueOffset(10))]), &store.queue_ranges()).expect("cut");
+    assert_eq!(queues.range(QUEUE), (QueueOffset(4), QueueOffset(10)));
+    let below = queues.read(QUEUE, QueueOffset(3), 1).expect_err("gone for readers");
+    assert!(matches!(below, StoreError::BelowMinimum { minimum: QueueOffset(4), .. }), "{below}");
+    queues.drop_below(LogOffset(1_000)).expect("everything");
+    assert_eq!(queues.range(QUEUE), (QueueOffset(10), QueueOffset(10)), "its positions are not given again");
 }

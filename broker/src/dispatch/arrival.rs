@@ -34,6 +34,11 @@ impl Arrivals {
         }
     }
 
+    /// Tells all waiting receives to look again.
+    pub(crate) fn ring_all(&self) {
+        self.bells.lock().values().for_each(|bell| bell.notify_waiters());
+    }
+
     pub(crate) fn wake(&self, topics: &BTreeSet<u32>) {
         if topics.is_empty() {
             return;

@@ -7,12 +7,11 @@
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use mq_raft::{Apply, ApplyDeps, ApplyError, CommittedFrame, FrameResults, encode_membership};
 use mq_store::{
-    Backend, CheckpointRecord, EntryId, FRAME_HEADER_LEN, FrameKind, GroupFiles, LogOffset, QueueTable,
+    Backend, CheckpointPolicy, CheckpointRecord, EntryId, FRAME_HEADER_LEN, FrameKind, GroupFiles, LogOffset, QueueTable,
     StateStore, StoreError, WriteBatch,
 };
 use parking_lot::Mutex;
@@ -21,12 +20,7 @@ use tokio::sync::watch;
 use super::keys::FAMILIES;
 use super::machine::{Effects, FrameHead, Machine, MachineError, Windows};
 use super::view::{Shared, StateView};
-use crate::dispatch::{Arrivals, Dispatch};
-
-/// Time between checkpoints while something is applied.
-const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(5);
-/// Log applied since the last checkpoint that makes the next one due at once.
-const CHECKPOINT_BYTES: u64 = 64 << 20;
+use crate::dispatch::Dispatch;
 
 /// The state of a broker group behind its log.
 pub struct BrokerApply {
@@ -41,10 +35,9 @@ pub struct BrokerApply {
     checkpoints: Checkpoints,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Checkpoints {
-    last: Instant,
-    bytes: u64,
+    policy: CheckpointPolicy,
     running: Option<JoinHandle<Result<(), StoreError>>>,
 }
 
@@ -68,15 +61,38 @@ impl std::fmt::Debug for BrokerApply {
 /// # Errors
 /// State, queues or the log behind the checkpoint are damaged or older than the checkpoint says.
 pub fn open(deps: ApplyDeps, backend: Backend) -> Result<(BrokerApply, StateView), ApplyError> {
+    let (apply, shared) = open_parts(deps, backend, None)?;
+    Ok((apply, StateView::new(shared)))
+}
+
+/// As [`open`], after the group was started again in place: `view` and its clones show the state opened here from now on.
+///
+/// # Errors
+/// As [`open`]; `view` then shows what it showed before.
+pub fn reopen(deps: ApplyDeps, backend: Backend, view: &StateView) -> Result<BrokerApply, ApplyError> {
+    let (apply, shared) = open_parts(deps, backend, Some(&view.shared()))?;
+    view.swap(shared);
+    Ok(apply)
+}
+
+fn open_parts(
+    deps: ApplyDeps,
+    backend: Backend,
+    before: Option<&Shared>,
+) -> Result<(BrokerApply, Arc<Shared>), ApplyError> {
     let ApplyDeps { log, files, dir, meta: _, fs, retention: _ } = deps;
     let store = StateStore::open(Arc::clone(&fs), &dir.join("state"), FAMILIES, backend)?;
     store.check(&log, files.vote())?;
     let machine = Machine::load(&*store.state(), Windows::default()).map_err(failed)?;
     let queues = QueueTable::open(fs, &dir.join("consumequeue"))?;
-    queues.cut(&machine.topics().all_next())?;
+    queues.cut_to(&machine.topics().all_next(), &store.queue_ranges())?;
     let applied = store.applied()?.unwrap_or_default();
     machine.catalog.write().opened_at(applied.index.0);
-    let arrivals = Arc::new(Arrivals::default());
+    let arrivals = before.map_or_else(Arc::default, |before| Arc::clone(&before.arrivals));
+    let topics_changed = before.map_or_else(
+        || Arc::new(watch::Sender::new(applied.index.0)),
+        |before| Arc::clone(&before.topics_changed),
+    );
     let shared = Arc::new(Shared {
         log,
         queues: queues.clone(),
@@ -85,20 +101,19 @@ pub fn open(deps: ApplyDeps, backend: Backend) -> Result<(BrokerApply, StateView
         arrivals: Arc::clone(&arrivals),
         digests: Arc::default(),
         applied: Mutex::new(applied),
-        topics_changed: watch::Sender::new(applied.index.0),
+        topics_changed,
     });
-    let view = StateView::new(Arc::clone(&shared));
     let apply = BrokerApply {
         machine,
         store: Arc::new(store),
         files,
-        shared,
+        shared: Arc::clone(&shared),
         dispatch: Dispatch::new(queues, arrivals),
         batch: WriteBatch::new(),
         last: None,
-        checkpoints: Checkpoints { last: Instant::now(), bytes: 0, running: None },
+        checkpoints: Checkpoints::default(),
     };
-    Ok((apply, view))
+    Ok((apply, shared))
 }
 
 fn failed(error: MachineError) -> ApplyError {
@@ -116,7 +131,7 @@ impl BrokerApply {
     ) -> Result<FrameResults, ApplyError> {
         let len = (FRAME_HEADER_LEN + frame.body.len()).next_multiple_of(8) as u64;
         self.last = Some((LogOffset(frame.offset.0 + len), frame.head_crc));
-        self.checkpoints.bytes += len;
+        self.checkpoints.policy.applied(len);
         match frame.kind {
             FrameKind::Items => {
                 let head = FrameHead {
@@ -158,9 +173,8 @@ impl BrokerApply {
     }
 
     fn checkpoint_when_due(&mut self) -> Result<(), ApplyError> {
-        let Checkpoints { last, bytes, running } = &self.checkpoints;
-        let due = *bytes >= CHECKPOINT_BYTES || (*bytes > 0 && last.elapsed() >= CHECKPOINT_INTERVAL);
-        if due && running.as_ref().is_none_or(JoinHandle::is_finished) {
+        let Checkpoints { policy, running } = &self.checkpoints;
+        if policy.due() && running.as_ref().is_none_or(JoinHandle::is_finished) {
             self.join_checkpoint()?;
             self.begin_checkpoint()?;
         }
@@ -179,11 +193,17 @@ impl BrokerApply {
     fn begin_checkpoint(&mut self) -> Result<(), ApplyError> {
         let Some((log_end, chain)) = self.last else { return Ok(()) };
         let record = CheckpointRecord { vote: self.files.vote(), log_end, chain };
-        self.checkpoints.last = Instant::now();
-        self.checkpoints.bytes = 0;
+        self.checkpoints.policy.begun();
         if let Some(pending) = self.store.begin_checkpoint(&self.shared.queues, record)? {
             let (store, queues) = (Arc::clone(&self.store), self.shared.queues.clone());
-            let finish = move || pending.finish(&store, &queues);
+            let log = self.shared.log.clone();
+            let finish = move || {
+                pending.finish(&store, &queues)?;
+                if let Some(checkpointed) = store.checkpointed() {
+                    log.checkpointed(checkpointed.index);
+                }
+                Ok(())
+            };
             let thread = std::thread::Builder::new().name("checkpoint".to_owned()).spawn(finish);
             let thread =
                 thread.map_err(|error| ApplyError::Other(format!("no checkpoint thread: {error}")))?;

@@ -19,7 +19,7 @@ mod view;
 #[cfg(test)]
 mod tests;
 
-pub use apply::{BrokerApply, open};
+pub use apply::{BrokerApply, open, reopen};
 pub use catalog::{ChangedTopics, READ, SubscriptionGroup, Topic, WRITE};
 pub use delivery::{MAX_IN_FLIGHT, MAX_IN_FLIGHT_PER_QUEUE};
 pub use digest::DigestReport;

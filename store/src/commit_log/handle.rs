@@ -163,6 +163,12 @@ impl CommitLog {
         self.enqueue(done, |tail| self.truncate(tail, last));
     }
 
+    /// The state up to `upto` is in a valid checkpoint: no truncation goes below it. Never falls.
+    pub fn checkpointed(&self, upto: LogIndex) {
+        let mut tail = self.shared().tail.lock();
+        tail.checkpointed = tail.checkpointed.max(Some(upto));
+    }
+
     /// Entries up to `upto` no longer belong to the Raft log; `done` is told when that survives a power cut. Their bytes
     /// stay readable by offset. Above the end, the log goes on behind `upto`.
     pub fn purge(&self, upto: EntryId, done: FlushCallback) {

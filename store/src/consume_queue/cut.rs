@@ -6,7 +6,7 @@ use std::path::Path;
 use super::files::{FileId, byte_of, file_path, parse_file, parse_topic_dir, queue_dir};
 use super::table::Table;
 use super::unit::UNIT_LEN;
-use super::writer::Removed;
+use super::writer::Dirty;
 use super::{FILE_LEN, QueueId, UNITS_PER_FILE};
 use crate::fs::{FileSystem, OpenMode};
 use crate::{QueueOffset, StoreError};
@@ -59,25 +59,40 @@ fn file_numbers(fs: &dyn FileSystem, root: &Path, id: QueueId) -> Result<Vec<u64
 }
 
 /// See [`QueueTable::cut`](super::QueueTable::cut).
-pub(super) fn cut(table: &Table, next: &BTreeMap<QueueId, QueueOffset>) -> Result<(), StoreError> {
+pub(super) fn cut(
+    table: &Table,
+    next: &BTreeMap<QueueId, QueueOffset>,
+    minimums: &BTreeMap<QueueId, QueueOffset>,
+) -> Result<(), StoreError> {
     let mut writer = table.writer.lock();
     let mut queues = table.queues.write();
     for (id, next) in next {
-        let (min, max) = queues.get(id).map_or((0, 0), |queue| queue.range());
-        if next.0 < min || next.0 > max {
-            return Err(lost(table, *id, next.0, min, max));
+        let (first, max) = queues.get(id).map_or((0, 0), |queue| queue.range());
+        let min = minimums.get(id).map_or(first, |min| min.0);
+        if min == next.0 {
+            continue; // Nothing is counted on.
+        }
+        if next.0 < min || next.0 > max || first > min {
+            return Err(lost(table, *id, next.0, first, max));
+        }
+    }
+    for (id, min) in minimums {
+        let empty = next.get(id) == Some(min) && min.0 > 0;
+        if empty && !queues.contains_key(id) {
+            make_room(table, &mut writer.dirty, *id, min.0)?;
+            queues.insert(*id, std::sync::Arc::new(super::queue::Queue::new(*id, min.0, min.0)));
         }
     }
     let on_disk: Vec<QueueId> = queues.keys().copied().collect();
     for id in on_disk {
         let Some(next) = next.get(&id) else {
-            // Deleted at or below the checkpoint, which therefore counts as the first that knows of it; or made
-            // behind it, then the replay begins it anew.
+            // Deleted at or below the checkpoint; or made behind it, then the replay begins it anew.
             queues.remove(&id);
-            writer.removed.push(Removed { id, checkpoints: 1 });
+            writer.removed.push(id);
             continue;
         };
-        let (min, _) = queues[&id].range();
+        let (first, _) = queues[&id].range();
+        let min = minimums.get(&id).map_or(first, |min| min.0);
         if cut_files(table, id, next.0)? {
             writer.dirty.folders.insert(queue_dir(&table.root, id));
         }
@@ -87,6 +102,18 @@ pub(super) fn cut(table: &Table, next: &BTreeMap<QueueId, QueueOffset>) -> Resul
             writer.dirty.files.insert(kept);
         }
         queues.insert(id, std::sync::Arc::new(super::queue::Queue::new(id, min, next.0)));
+    }
+    Ok(())
+}
+
+/// Makes the file in which an empty queue goes on at `next`; what lies before it there is never read.
+fn make_room(table: &Table, dirty: &mut Dirty, id: QueueId, next: u64) -> Result<(), StoreError> {
+    let file = FileId::of(id, next);
+    if byte_of(next) > 0 {
+        dirty.new_file(table.fs.as_ref(), &table.root, file)?;
+        let path = file_path(&table.root, file);
+        table.fs.open(&path, OpenMode::Create)?.set_len(byte_of(next))?;
+        dirty.files.insert(file);
     }
     Ok(())
 }
@@ -119,6 +146,20 @@ fn cut_files(table: &Table, id: QueueId, next: u64) -> Result<bool, StoreError> 
         }
     }
     Ok(removed)
+}
+
+/// Unlinks the files of which every unit lies below `min`, but never the last one: its name tells where the queue is.
+pub(super) fn remove_below(table: &Table, id: QueueId, min: u64) -> Result<(), StoreError> {
+    let numbers = file_numbers(table.fs.as_ref(), &table.root, id)?;
+    for number in numbers.iter().take(numbers.len().saturating_sub(1)) {
+        let file = FileId { queue: id, number: *number };
+        if file.first() + UNITS_PER_FILE > min {
+            break;
+        }
+        table.files.close(file);
+        table.fs.remove_file(&file_path(&table.root, file))?;
+    }
+    Ok(())
 }
 
 fn lost(table: &Table, id: QueueId, next: u64, min: u64, max: u64) -> StoreError {

@@ -105,6 +105,11 @@ impl OpenFiles {
         Ok(file)
     }
 
+    /// Closes one file that goes away.
+    pub fn close(&self, file: FileId) {
+        self.open.lock().files.remove(&file);
+    }
+
     /// Closes the files of a queue that goes away.
     pub fn forget(&self, queue: QueueId) {
         self.open.lock().files.retain(|id, _| id.queue != queue);

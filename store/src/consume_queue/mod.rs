@@ -14,8 +14,8 @@
 //!   offsets of the state's checkpoint is cut ([`QueueTable::cut`]) and made again from the log.
 //! * What lies before a checkpoint's next offsets was synced before that checkpoint became valid, so a queue that is
 //!   shorter has lost bytes and is refused.
-//! * Files of a removed topic incarnation stay until both kept checkpoints know of the removal: a restart from the
-//!   older one finds its queues as long as it left them.
+//! * Files of a removed topic incarnation, and those below a raised minimum, stay as long as a kept checkpoint needs
+//!   them: a restart from the older one finds its queues as it left them.
 
 mod cut;
 mod files;
@@ -28,6 +28,23 @@ pub use table::{QueueConfig, QueueTable};
 pub use unit::{UNIT_LEN, Unit};
 
 use std::fmt;
+use std::path::{Path, PathBuf};
+
+use crate::checkpoint::QueueRange;
+use files::{FileId, byte_of, file_path};
+
+/// The files that hold the units of these ranges, below the group's folder, with their valid bytes.
+pub(crate) fn pinned_files(ranges: &[QueueRange]) -> impl Iterator<Item = (PathBuf, u64)> + '_ {
+    ranges.iter().filter(|range| range.min < range.next).flat_map(|range| {
+        let (first, last) = (FileId::of(range.id, range.min.0), FileId::of(range.id, range.next.0 - 1));
+        let next = range.next.0;
+        (first.number..=last.number).map(move |number| {
+            let file = FileId { queue: range.id, number };
+            let len = if number < last.number || next.is_multiple_of(UNITS_PER_FILE) { FILE_LEN } else { byte_of(next) };
+            (file_path(Path::new("consumequeue"), file), len)
+        })
+    })
+}
 
 /// Units of one file.
 pub const UNITS_PER_FILE: u64 = 300_000;

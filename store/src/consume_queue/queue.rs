@@ -71,6 +71,12 @@ impl Queue {
         published.max += (published.tail.len() - before) as u64;
     }
 
+    /// Raises the first position; units below it are gone for readers.
+    pub fn raise(&self, min: u64) {
+        let mut published = self.published.write();
+        published.min = published.min.max(min.min(published.max));
+    }
+
     /// Forgets the `count` oldest units of the hot tail; they are read from the file from now on.
     pub fn cool(&self, count: usize) {
         let mut published = self.published.write();

@@ -1,6 +1,6 @@
 //! All queues of a group.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,13 +10,11 @@ use parking_lot::{Mutex, RwLock};
 use super::files::{FileId, OpenFiles, byte_of, file_path, queue_dir, topic_dir};
 use super::queue::{Hot, Queue};
 use super::unit::{UNIT_LEN, Unit, decode_run};
-use super::writer::{Pending, Removed, Writer};
+use super::writer::{Pending, Writer};
 use super::{QueueId, UNITS_PER_FILE, cut};
 use crate::fs::{FileSystem, create_dir_durably};
-use crate::{QueueOffset, StoreError};
-
-/// Kept checkpoints that must know of a removal before the files go.
-const CHECKPOINTS_KEPT: u8 = 2;
+use crate::checkpoint::QueueRange;
+use crate::{LogOffset, QueueOffset, StoreError};
 
 /// Bounds of a [`QueueTable`].
 #[derive(Clone, Copy, Debug)]
@@ -84,8 +82,56 @@ impl QueueTable {
     /// Restart: cuts each queue to the next offset that the state's checkpoint names, hides queues it does not name.
     ///
     /// `next` comes from the newest checkpoint. A queue that is shorter has lost synced bytes: an error naming it.
-    pub fn cut(&self, next: &std::collections::BTreeMap<QueueId, QueueOffset>) -> Result<(), StoreError> {
-        cut::cut(&self.0, next)
+    pub fn cut(&self, next: &BTreeMap<QueueId, QueueOffset>) -> Result<(), StoreError> {
+        cut::cut(&self.0, next, &BTreeMap::new())
+    }
+
+    /// As [`QueueTable::cut`], with the ranges that the newest checkpoint lists: they say where each queue begins.
+    pub fn cut_to(
+        &self,
+        next: &BTreeMap<QueueId, QueueOffset>,
+        ranges: &[QueueRange],
+    ) -> Result<(), StoreError> {
+        let minimums = ranges.iter().map(|range| (range.id, range.min)).collect();
+        cut::cut(&self.0, next, &minimums)
+    }
+
+    /// The first unit of each queue is from now on its first one at or above `floor`. Only the apply thread calls it,
+    /// with everything published: the outcome is a function of the log. Files go when no kept checkpoint needs them.
+    pub fn drop_below(&self, floor: LogOffset) -> Result<(), StoreError> {
+        let mut queues: Vec<Arc<Queue>> = self.0.queues.read().values().cloned().collect();
+        queues.sort_unstable_by_key(|queue| queue.id);
+        for queue in queues {
+            let (min, max) = queue.range();
+            let (mut low, mut high) = (min, max);
+            // Units lie in the order of the log, so that the first one to stay is found by halving.
+            while low < high {
+                // The first probe is the first unit: of most queues nothing goes.
+                let middle = if low == min && high == max { min } else { low + (high - low) / 2 };
+                let unit = self.read(queue.id, QueueOffset(middle), 1)?;
+                match unit.first() {
+                    Some(unit) if unit.offset < floor => low = middle + 1,
+                    Some(_) => high = middle,
+                    None => return Err(self.0.hole(queue.id, middle, max)),
+                }
+            }
+            if low > min {
+                queue.raise(low);
+                self.0.writer.lock().raised.insert(queue.id);
+            }
+        }
+        Ok(())
+    }
+
+    /// First and next position of every queue that ever held a message, by queue.
+    pub(crate) fn ranges(&self) -> Vec<QueueRange> {
+        let mut ranges: Vec<QueueRange> = (self.0.queues.read().values())
+            .map(|queue| (queue.id, queue.range()))
+            .filter(|(_, (_, max))| *max > 0)
+            .map(|(id, (min, max))| QueueRange { id, min: QueueOffset(min), next: QueueOffset(max) })
+            .collect();
+        ranges.sort_unstable_by_key(|range| range.id);
+        ranges
     }
 
     /// Adds the unit of position `at`; nobody sees it before [`QueueTable::publish`]. Only the apply thread calls it.
@@ -207,29 +253,37 @@ impl QueueTable {
         for id in gone {
             queues.remove(&id);
             writer.pending.remove(&id);
-            writer.removed.push(Removed { id, checkpoints: 0 });
+            writer.removed.push(id);
         }
         Ok(())
     }
 
-    /// Number of removals so far that are not yet carried out: what a checkpoint beginning now knows of.
-    pub(crate) fn removals(&self) -> Vec<QueueId> {
-        self.0.writer.lock().removed.iter().map(|removed| removed.id).collect()
-    }
-
-    /// A checkpoint that knows of `known` became valid: deletes the files that no kept checkpoint needs.
-    pub(crate) fn checkpointed(&self, known: &[QueueId]) -> Result<(), StoreError> {
+    /// A checkpoint became valid: deletes the files that none of the `kept` ones needs, each given by its ranges.
+    pub(crate) fn settle<'a>(&self, kept: impl Iterator<Item = &'a [QueueRange]>) -> Result<(), StoreError> {
+        let kept: Vec<&[QueueRange]> = kept.collect();
+        let needs = |ranges: &&[QueueRange], id: &QueueId| {
+            let at = ranges.binary_search_by_key(id, |range| range.id).ok()?;
+            Some(ranges[at].min.0)
+        };
         let mut writer = self.0.writer.lock();
-        let mut keep = Vec::new();
-        for mut removed in std::mem::take(&mut writer.removed) {
-            removed.checkpoints += u8::from(known.contains(&removed.id));
-            if removed.checkpoints < CHECKPOINTS_KEPT {
-                keep.push(removed);
-            } else {
-                self.0.delete_files(&mut writer, removed.id)?;
+        let mut removed = std::mem::take(&mut writer.removed);
+        for id in removed.extract_if(.., |id| kept.iter().all(|ranges| needs(ranges, id).is_none())) {
+            self.0.delete_files(&mut writer, id)?;
+        }
+        writer.removed = removed;
+        for id in writer.raised.clone() {
+            let Some(queue) = self.0.queue(id) else {
+                writer.raised.remove(&id); // Goes as a whole.
+                continue;
+            };
+            let (now, _) = queue.range();
+            // A checkpoint that does not list the queue makes it anew from its first unit: then nothing goes.
+            let needed = kept.iter().map(|ranges| needs(ranges, &id).unwrap_or(0)).min().unwrap_or(now);
+            cut::remove_below(&self.0, id, needed.min(now))?;
+            if needed >= now {
+                writer.raised.remove(&id);
             }
         }
-        writer.removed = keep;
         Ok(())
     }
 }
@@ -243,7 +297,7 @@ impl Table {
         if let Some(queue) = self.queue(id) {
             return Ok(queue);
         }
-        if let Some(place) = writer.removed.iter().position(|removed| removed.id == id) {
+        if let Some(place) = writer.removed.iter().position(|removed| *removed == id) {
             // Made after the checkpoint, hidden by the cut, now made again by the replayed log: begins anew.
             writer.removed.swap_remove(place);
             self.delete_files(writer, id)?;

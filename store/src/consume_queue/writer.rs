@@ -25,13 +25,6 @@ impl Pending {
     }
 }
 
-/// A queue that is gone for readers, and how many of the kept checkpoints know that.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Removed {
-    pub id: QueueId,
-    pub checkpoints: u8,
-}
-
 /// What has to be synced before a checkpoint is valid.
 #[derive(Default)]
 pub(super) struct Dirty {
@@ -44,7 +37,10 @@ pub(super) struct Dirty {
 pub(super) struct Writer {
     pub pending: BTreeMap<QueueId, Pending>,
     pub dirty: Dirty,
-    pub removed: Vec<Removed>,
+    /// Queues that are gone for readers, while a kept checkpoint may need their files.
+    pub removed: Vec<QueueId>,
+    /// Queues whose minimum was raised, while files below it may be there.
+    pub raised: BTreeSet<QueueId>,
     /// Which queue published how many units, oldest first: the hot tails leave memory in this order.
     pub hot: VecDeque<(Arc<Queue>, usize)>,
     pub hot_units: usize,
@@ -79,23 +75,13 @@ impl Writer {
             let (now, later) = bytes.split_at(room.min(bytes.len()));
             let create = at == id.first();
             if create {
-                self.new_file(fs, root, id)?;
+                self.dirty.new_file(fs, root, id)?;
             }
             files.get(id, create)?.write_at(&[IoSlice::new(now)], byte_of(at))?;
             self.dirty.files.insert(id);
             at += (now.len() / UNIT_LEN) as u64;
             bytes = later;
         }
-        Ok(())
-    }
-
-    /// Makes the folders of a file; each of them has a new name in it, so all are synced with the next checkpoint.
-    fn new_file(&mut self, fs: &dyn FileSystem, root: &Path, id: FileId) -> Result<(), StoreError> {
-        let folder = queue_dir(root, id.queue);
-        fs.create_dir_all(&folder)?;
-        self.dirty.folders.insert(folder);
-        self.dirty.folders.insert(topic_dir(root, id.queue));
-        self.dirty.folders.insert(root.to_path_buf());
         Ok(())
     }
 
@@ -114,6 +100,16 @@ impl Writer {
 }
 
 impl Dirty {
+    /// Makes the folders of a file; each of them has a new name in it, so all are synced with the next checkpoint.
+    pub fn new_file(&mut self, fs: &dyn FileSystem, root: &Path, id: FileId) -> Result<(), StoreError> {
+        let folder = queue_dir(root, id.queue);
+        fs.create_dir_all(&folder)?;
+        self.folders.insert(folder);
+        self.folders.insert(topic_dir(root, id.queue));
+        self.folders.insert(root.to_path_buf());
+        Ok(())
+    }
+
     /// Syncs files, then the folders that name them.
     pub fn sync(&self, fs: &dyn FileSystem, root: &Path) -> Result<(), StoreError> {
         for id in &self.files {
