@@ -24,8 +24,8 @@ use mq_protocol::cluster::{
 };
 use mq_raft::{Apply, ApplyDeps, ApplyError, CommittedFrame, FrameResults, encode_membership};
 use mq_store::{
-    Backend, CheckpointPolicy, CheckpointRecord, CommitLog, EntryId, FRAME_HEADER_LEN, FrameKind, GroupFiles, LogOffset, State,
-    StateStore, WriteBatch, items,
+    Backend, CheckpointPolicy, CheckpointRecord, CommitLog, EntryId, FRAME_HEADER_LEN, FrameKind, GroupFiles,
+    LogOffset, State, StateStore, WriteBatch, items,
 };
 use prost::Message;
 

@@ -222,7 +222,9 @@ impl StateStore {
                 StoreError::StateDamaged { checkpoint, file, expected, found }
             }));
         }
-        let Some(guard) = self.guard else { return Ok(()) };
+        let newest = self.kept.lock().last().map(|kept| kept.newest);
+        let guard = newest.into_iter().chain(self.guard).max_by_key(|newest| newest.applied.index);
+        let Some(guard) = guard else { return Ok(()) };
         let path = self.path_of(guard.applied).join(RECORD);
         guard.record.check_vote(&path, vote)?;
         guard.record.check_log(&path, guard.applied, log)

@@ -19,7 +19,8 @@ pub mod snapshot;
 pub mod state;
 
 pub use checkpoint::{
-    Backend, CheckpointPin, CheckpointPolicy, CheckpointRecord, PendingCheckpoint, PinnedFile, QueueRange, StateStore,
+    Backend, CheckpointPin, CheckpointPolicy, CheckpointRecord, PendingCheckpoint, PinnedFile, QueueRange,
+    StateStore,
 };
 pub use commit_log::{
     AppendEntry, CommitLog, CommitLogConfig, DamageCallback, FRAME_HEADER_LEN, FlushCallback,

@@ -107,6 +107,7 @@ impl File for StoppingFile {
     }
 }
 
+#[derive(Debug)]
 struct Node {
     store: StateStore,
     queues: QueueTable,
@@ -360,7 +361,10 @@ fn a_damaged_checkpoint_is_passed_over_and_never_started_empty() {
                     flip(&path);
                 }
                 let opened = open(&os(), dir.path(), backend);
-                if checkpoints(dir.path()).last().is_some_and(|newest| path.starts_with(dir.path().join("state").join(newest))) {
+                if checkpoints(dir.path())
+                    .last()
+                    .is_some_and(|newest| path.starts_with(dir.path().join("state").join(newest)))
+                {
                     let node = opened.expect("the older one is used");
                     assert_eq!(assert_consistent(&node), 8, "the state of the older checkpoint");
                 } else {
@@ -412,7 +416,8 @@ fn a_pinned_checkpoint_stays_with_all_its_files() {
                 assert_eq!((bytes.len() as u64, crc32c::crc32c(&bytes)), (file.len, crc), "{file:?}");
             }
         }
-        let queue = pin.files.iter().find(|file| file.path.starts_with("consumequeue")).expect("a queue file");
+        let queue =
+            pin.files.iter().find(|file| file.path.starts_with("consumequeue")).expect("a queue file");
         assert_eq!(queue.len, 20, "one unit as of the pinned checkpoint");
         drop(pin);
         apply(&node, 6).expect("apply");

@@ -197,7 +197,8 @@ impl Picker {
         reservations: &GroupTopic,
         picked: &mut Picked,
     ) -> (Vec<Standing>, u64) {
-        let deliveries = self.view.shared().deliveries.lock();
+        let shared = self.view.shared();
+        let deliveries = shared.deliveries.lock();
         let standings = (0..wanted.topic.queues).map(|queue| {
             let progress_key = progress_key(key, queue);
             let reservation = &reservations.queues[queue as usize];

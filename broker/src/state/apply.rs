@@ -11,8 +11,8 @@ use std::thread::JoinHandle;
 use bytes::Bytes;
 use mq_raft::{Apply, ApplyDeps, ApplyError, CommittedFrame, FrameResults, encode_membership};
 use mq_store::{
-    Backend, CheckpointPolicy, CheckpointRecord, EntryId, FRAME_HEADER_LEN, FrameKind, GroupFiles, LogOffset, QueueTable,
-    StateStore, StoreError, WriteBatch,
+    Backend, CheckpointPolicy, CheckpointRecord, EntryId, FRAME_HEADER_LEN, FrameKind, GroupFiles, LogOffset,
+    QueueTable, StateStore, StoreError, WriteBatch,
 };
 use parking_lot::Mutex;
 use tokio::sync::watch;

@@ -40,7 +40,11 @@ pub(crate) fn pinned_files(ranges: &[QueueRange]) -> impl Iterator<Item = (PathB
         let next = range.next.0;
         (first.number..=last.number).map(move |number| {
             let file = FileId { queue: range.id, number };
-            let len = if number < last.number || next.is_multiple_of(UNITS_PER_FILE) { FILE_LEN } else { byte_of(next) };
+            let len = if number < last.number || next.is_multiple_of(UNITS_PER_FILE) {
+                FILE_LEN
+            } else {
+                byte_of(next)
+            };
             (file_path(Path::new("consumequeue"), file), len)
         })
     })

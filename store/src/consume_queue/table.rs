@@ -12,8 +12,8 @@ use super::queue::{Hot, Queue};
 use super::unit::{UNIT_LEN, Unit, decode_run};
 use super::writer::{Pending, Writer};
 use super::{QueueId, UNITS_PER_FILE, cut};
-use crate::fs::{FileSystem, create_dir_durably};
 use crate::checkpoint::QueueRange;
+use crate::fs::{FileSystem, create_dir_durably};
 use crate::{LogOffset, QueueOffset, StoreError};
 
 /// Bounds of a [`QueueTable`].
