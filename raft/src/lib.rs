@@ -20,6 +20,7 @@ mod membership;
 mod network;
 mod proposer;
 mod read;
+mod repair;
 mod responder;
 #[cfg(feature = "testkit")]
 mod restart;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use mq_store::commit_log::{CommitLog, CommitLogConfig};
-use mq_store::{GroupMeta, StateStore};
+use mq_store::{GroupMeta, StateStore, StoreError};
 use openraft::errors::{InitializeError, RaftError};
 use openraft::{Config, SnapshotPolicy};
 use tokio::sync::{mpsc, oneshot};
@@ -20,7 +20,7 @@ use crate::network::presence;
 use crate::proposer::Proposer;
 use crate::state_machine::{ApplyThread, StateMachine};
 use crate::types::{Node, Raft};
-use crate::{election, leadership, vote};
+use crate::{election, leadership, repair, vote};
 
 /// What a frame needs besides its body: header and padding.
 pub(crate) const FRAME_OVERHEAD: usize = mq_store::FRAME_HEADER_LEN + 8;
@@ -55,9 +55,7 @@ pub(crate) fn raise(inner: &Inner, error: &StartError) {
 
 /// Opens everything and starts Raft; returns when it runs.
 pub(crate) async fn start_raft(inner: &Arc<Inner>, start: Start) -> Result<(), StartError> {
-    let opening = inner.clone();
-    let opened = inner.transport.handle().spawn_blocking(move || open(&opening));
-    let Opened { log, storage, apply, machine } = opened.await.map_err(raft_error)??;
+    let Opened { log, storage, apply, machine } = open_repaired(inner).await?;
     let me = inner.endpoint.local.me;
     let config = Arc::new(raft_config(&inner.config, inner.leader_restore).validate().map_err(raft_error)?);
     let network = Network { endpoint: inner.endpoint.clone() };
@@ -98,6 +96,23 @@ pub(crate) async fn start_raft(inner: &Arc<Inner>, start: Start) -> Result<(), S
     Ok(())
 }
 
+/// Opens; ranges of the log that are damaged come from another member first.
+async fn open_repaired(inner: &Arc<Inner>) -> Result<Opened, StartError> {
+    repair::repair_noted(inner).await?;
+    for _ in 0..repair::REPAIRS_MAX {
+        let opening = inner.clone();
+        let opened = inner.transport.handle().spawn_blocking(move || open(&opening));
+        match opened.await.map_err(raft_error)? {
+            Err(StartError::Store(damage @ StoreError::Damaged { .. })) => {
+                repair::repair(inner, &damage).await?;
+            }
+            opened => return opened,
+        }
+    }
+    let opening = inner.clone();
+    inner.transport.handle().spawn_blocking(move || open(&opening)).await.map_err(raft_error)?
+}
+
 struct Opened {
     log: CommitLog,
     storage: LogStorage,
@@ -126,7 +141,7 @@ fn open(inner: &Inner) -> Result<Opened, StartError> {
         // From now on a missing vote file means a wiped folder.
         let (done, saved) = oneshot::channel();
         log.save_vote(vote::no_vote(meta.node_id), Box::new(move |result| drop(done.send(result))));
-        saved.blocking_recv().unwrap_or(Err(mq_store::StoreError::Stopped))?;
+        saved.blocking_recv().unwrap_or(Err(StoreError::Stopped))?;
     }
     let deps = ApplyDeps {
         log: log.clone(),

@@ -71,6 +71,11 @@ impl Endpoint {
         self.raft.read().as_ref().map(|(raft, _)| raft.clone())
     }
 
+    /// The log, while the group runs here.
+    pub(crate) fn log(&self) -> Option<CommitLog> {
+        self.raft.read().as_ref().map(|(_, log)| log.clone())
+    }
+
     /// Last entry in the log here.
     pub(crate) fn last(&self) -> Option<LogId> {
         self.raft.read().as_ref().and_then(|(_, log)| log.last()).map(log_id)

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mq_protocol::cluster::raft_append_client::RaftAppendClient;
+use mq_protocol::cluster::raft_bulk_client::RaftBulkClient;
 use mq_protocol::cluster::raft_control_client::RaftControlClient;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
@@ -17,16 +18,21 @@ const STREAM_WINDOW: u32 = 8 << 20;
 const CONNECTION_WINDOW: u32 = 32 << 20;
 const FRAME_SIZE: u32 = 256 << 10;
 
-/// One process's connections. The third one, bulk, comes with snapshots and repair.
+/// One process's connections.
 #[derive(Debug)]
 pub(crate) struct Peer {
     control: Channel,
     append: Channel,
+    bulk: Channel,
 }
 
 impl Peer {
     pub(crate) fn control(&self) -> RaftControlClient<Channel> {
         RaftControlClient::new(self.control.clone()).max_decoding_message_size(MAX_MESSAGE)
+    }
+
+    pub(crate) fn bulk(&self) -> RaftBulkClient<Channel> {
+        RaftBulkClient::new(self.bulk.clone()).max_decoding_message_size(MAX_MESSAGE)
     }
 
     pub(crate) fn append(&self) -> RaftAppendClient<Channel> {
@@ -68,7 +74,8 @@ impl Peers {
             .initial_connection_window_size(CONNECTION_WINDOW)
             .max_frame_size(FRAME_SIZE);
         let _entered = self.runtime.enter();
-        let peer = Arc::new(Peer { control: endpoint.connect_lazy(), append: append.connect_lazy() });
+        let (control, bulk) = (endpoint.connect_lazy(), append.connect_lazy());
+        let peer = Arc::new(Peer { control, append: append.connect_lazy(), bulk });
         by_address.insert(address.to_owned(), peer.clone());
         Ok(peer)
     }

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use futures::{Stream, StreamExt};
 use mq_protocol::cluster as wire;
 use mq_protocol::cluster::raft_append_server::RaftAppend;
+use mq_protocol::cluster::raft_bulk_server::RaftBulk;
 use mq_protocol::cluster::raft_control_server::RaftControl;
+use mq_store::LogOffset;
 use openraft::raft::ReadPolicy;
 use parking_lot::Mutex;
 use tonic::{Request, Response, Status, Streaming};
@@ -63,6 +65,28 @@ impl Handlers {
         endpoint.faults.pass(from).await;
         let (header, lease) = (endpoint.local.header(from), endpoint.clock.lease_now());
         Ok(Response::new(convert::vote_response_to_wire(&answer, header, lease)))
+    }
+}
+
+/// Frames in one answer, bytes.
+const FETCH_BYTES: u64 = 1 << 20;
+
+#[tonic::async_trait]
+impl RaftBulk for Handlers {
+    async fn fetch_frames(
+        &self,
+        request: Request<wire::FetchFramesRequest>,
+    ) -> Answer<wire::FetchFramesResponse> {
+        let wire::FetchFramesRequest { header, from: offset, max_bytes } = request.into_inner();
+        let (endpoint, from) = self.group(header.as_ref(), Uuid::Equal)?;
+        let log = endpoint.log().ok_or_else(|| Status::unavailable("the group does not run here"))?;
+        let max = usize::try_from(max_bytes.clamp(1, FETCH_BYTES)).unwrap_or(1);
+        let run = tokio::task::spawn_blocking(move || log.read_frames(LogOffset(offset), max)).await;
+        let run = run.map_err(stopped)?.map_err(|e| Status::out_of_range(e.to_string()))?;
+        endpoint.faults.pass(from).await;
+        let header = Some(endpoint.local.header(from));
+        let (start, next) = (run.start.0, run.next.0);
+        Ok(Response::new(wire::FetchFramesResponse { header, start, frames: run.bytes, next }))
     }
 }
 

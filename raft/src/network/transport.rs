@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mq_protocol::cluster::raft_append_server::RaftAppendServer;
+use mq_protocol::cluster::raft_bulk_server::RaftBulkServer;
 use mq_protocol::cluster::raft_control_server::RaftControlServer;
 use parking_lot::{Mutex, RwLock};
 use tokio::runtime::{Handle, Runtime};
@@ -158,6 +159,7 @@ impl Drop for Transport {
 
 async fn serve(incoming: TcpIncoming, handlers: Handlers, stopping: impl Future<Output = ()>) {
     let control = RaftControlServer::new(handlers.clone()).max_decoding_message_size(MAX_MESSAGE);
+    let bulk = RaftBulkServer::new(handlers.clone()).max_encoding_message_size(MAX_MESSAGE);
     let append = RaftAppendServer::new(handlers)
         .max_decoding_message_size(MAX_MESSAGE)
         .max_encoding_message_size(MAX_MESSAGE);
@@ -169,6 +171,7 @@ async fn serve(incoming: TcpIncoming, handlers: Handlers, stopping: impl Future<
         .http2_keepalive_timeout(Some(Duration::from_secs(2)))
         .add_service(control)
         .add_service(append)
+        .add_service(bulk)
         .serve_with_incoming_shutdown(incoming, stopping)
         .await;
     if let Err(error) = served {

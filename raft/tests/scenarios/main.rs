@@ -1,5 +1,6 @@
 //! Scenarios of whole groups, one per file, in one program (linking it once is what a test costs here).
 
+mod bit_rot;
 mod bootstrap;
 mod clocks;
 mod divergence;
