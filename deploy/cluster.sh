@@ -341,6 +341,15 @@ command_kill() {
     signal_node "$node" "$signal" || fail $FAILED "cannot send SIG$signal to $node"
     say "$node: SIG$signal sent"
   done
+  # A killed process is there for some ms more: whoever starts the node again at once must not take it for alive.
+  if [ "$signal" = KILL ]; then
+    for node in $nodes; do
+      for _ in {1..500}; do
+        alive "$node" || break
+        sleep 0.02
+      done
+    done
+  fi
 }
 
 command_start() {
