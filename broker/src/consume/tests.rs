@@ -58,10 +58,15 @@ impl Node {
             limits: Limits::default(),
         };
         let (view_out, view) = tokio::sync::oneshot::channel();
-        let view_out = parking_lot::Mutex::new(Some(view_out));
+        let opened = parking_lot::Mutex::new((Some(view_out), None::<StateView>));
         let make_apply: mq_raft::MakeApply = Arc::new(move |deps| {
+            let mut opened = opened.lock();
+            if let Some(view) = &opened.1 {
+                return Ok(Box::new(state::reopen(deps, Backend::Memory, view)?));
+            }
             let (apply, view) = state::open(deps, Backend::Memory)?;
-            let view_out = view_out.lock().take().expect("the group starts once");
+            opened.1 = Some(view.clone());
+            let view_out = opened.0.take().expect("opened for the first time");
             view_out.send(view).expect("the test waits");
             Ok(Box::new(apply))
         });
@@ -526,4 +531,21 @@ async fn digest(node: &Node, mark: u64) -> state::DigestReport {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     panic!("no digest within 10 s");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn readers_of_the_state_go_on_when_it_is_opened_again_under_them() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let node = Node::with_topic(dir.path(), 1).await;
+    node.send([(0, "", "before".to_owned())]).await;
+    let (view, mut changed) = (node.view.clone(), node.view.topics_changed());
+    changed.mark_unchanged();
+    node.raft.restart_in_place(|_| Ok(())).await.expect("starts again");
+    assert!(changed.has_changed().expect("the channel lives on"), "told to look again");
+    node.send([(0, "", "after".to_owned())]).await;
+    let queue = mq_store::QueueId::new(1, 1, 0);
+    assert_eq!(view.queue_range(queue), (0, 2), "an old handle shows the new state");
+    let bodies = bodies(&node.receive(poll(5_000)).await);
+    assert_eq!(bodies, ["before", "after"], "each once, in order");
+    node.stop().await;
 }
