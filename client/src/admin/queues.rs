@@ -2,6 +2,7 @@
 
 use mq_protocol::cluster;
 use mq_protocol::cluster::broker_admin_client::BrokerAdminClient;
+use tonic::transport::Channel;
 
 use super::{Admin, AdminError, CHANGE_TIMEOUT, check, unanswered};
 
@@ -33,10 +34,7 @@ impl Admin {
         let request = cluster::ReadQueueRequest { local: true, ..request };
         let request = self.core.identity.request(request, CHANGE_TIMEOUT);
         let call = |channel| async move { BrokerAdminClient::new(channel).read_queue(request).await };
-        let answer = self.core.call(api_address, CHANGE_TIMEOUT, call).await;
-        let answer = answer.map_err(|error| unanswered(error, api_address))?;
-        check(answer.result.as_ref())?;
-        Ok(answer)
+        self.ask_member(api_address, call, |answer| answer.result.as_ref()).await
     }
 
     /// First and next positions of all queues of a topic in one broker group.
@@ -64,9 +62,22 @@ impl Admin {
         let request = cluster::QueueOffsetsRequest { local: true, ..request };
         let request = self.core.identity.request(request, CHANGE_TIMEOUT);
         let call = |channel| async move { BrokerAdminClient::new(channel).queue_offsets(request).await };
+        self.ask_member(api_address, call, |answer| answer.result.as_ref()).await
+    }
+
+    /// One call to one member, with its verdict.
+    async fn ask_member<T, R>(
+        &self,
+        api_address: &str,
+        call: impl FnOnce(Channel) -> R,
+        result: impl FnOnce(&T) -> Option<&cluster::AdminResult>,
+    ) -> Result<T, AdminError>
+    where
+        R: Future<Output = Result<tonic::Response<T>, tonic::Status>>,
+    {
         let answer = self.core.call(api_address, CHANGE_TIMEOUT, call).await;
         let answer = answer.map_err(|error| unanswered(error, api_address))?;
-        check(answer.result.as_ref())?;
+        check(result(&answer))?;
         Ok(answer)
     }
 }
