@@ -3,7 +3,9 @@
 //! A change whose outcome is unknown is never repeated here: meanwhile somebody else may have changed the key. Read it, and
 //! go on from its revision.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use mq_protocol::cluster;
 use mq_protocol::cluster::kv_client::KvClient;
@@ -81,37 +83,29 @@ impl Admin {
     where
         R: Future<Output = Result<tonic::Response<cluster::ChangeKvResponse>, tonic::Status>>,
     {
-        let deadline = self.deadline()?;
-        let servers = self.kv_servers()?;
-        let mut last = AdminError::Unavailable(said(0, "no name server answers"));
-        for address in servers.iter().cycle() {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break;
-            }
-            let made = |channel| call(KvClient::new(channel));
-            match self.core.call(address, CHANGE_TIMEOUT.min(left), made).await {
-                Ok(answer) => {
-                    let code = answer.result.as_ref().map_or(0, |result| result.code);
-                    if code == mq_protocol::v2::Code::PreconditionFailed as i32 {
-                        return Ok(KvChange::Conflict { current: answer.current });
-                    }
-                    match (Verdict::of(code), check(answer.result.as_ref())) {
-                        (_, Ok(())) => {
-                            let changed = answer.result.is_some_and(|result| result.changed);
-                            return Ok(KvChange::Done { changed, revision: answer.revision });
-                        }
-                        (Verdict::NotLeader | Verdict::Busy, Err(error)) => last = error,
-                        (Verdict::Unknown, Err(error)) => return Err(unknown(&error)),
-                        (_, Err(error)) => return Err(error),
-                    }
+        self.each_server(CHANGE_TIMEOUT, call, |answer: Result<cluster::ChangeKvResponse, _>, address| {
+            let answer = match answer {
+                Ok(answer) => answer,
+                Err(error @ CallError::Lost(_)) => {
+                    return ControlFlow::Break(Err(unknown(&unanswered(error, address))));
                 }
-                Err(error @ CallError::Lost(_)) => return Err(unknown(&unanswered(error, address))),
-                Err(error) => last = unanswered(error, address),
+                Err(error) => return ControlFlow::Continue(unanswered(error, address)),
+            };
+            let code = answer.result.as_ref().map_or(0, |result| result.code);
+            if code == mq_protocol::v2::Code::PreconditionFailed as i32 {
+                return ControlFlow::Break(Ok(KvChange::Conflict { current: answer.current }));
             }
-            tokio::time::sleep(PAUSE).await;
-        }
-        Err(last)
+            match (Verdict::of(code), check(answer.result.as_ref())) {
+                (_, Ok(())) => {
+                    let changed = answer.result.is_some_and(|result| result.changed);
+                    ControlFlow::Break(Ok(KvChange::Done { changed, revision: answer.revision }))
+                }
+                (Verdict::NotLeader | Verdict::Busy, Err(error)) => ControlFlow::Continue(error),
+                (Verdict::Unknown, Err(error)) => ControlFlow::Break(Err(unknown(&error))),
+                (_, Err(error)) => ControlFlow::Break(Err(error)),
+            }
+        })
+        .await
     }
 
     fn kv_servers(&self) -> Result<Arc<Vec<String>>, AdminError> {
@@ -199,6 +193,31 @@ impl Admin {
     where
         R: Future<Output = Result<tonic::Response<(Option<cluster::AdminResult>, T)>, tonic::Status>>,
     {
+        self.each_server(
+            ANSWER_TIMEOUT,
+            call,
+            |answer: Result<(Option<cluster::AdminResult>, T), _>, address| match answer {
+                Ok((result, answer)) => match check(result.as_ref()) {
+                    Ok(()) => ControlFlow::Break(Ok(answer)),
+                    Err(error @ AdminError::Unavailable(_)) => ControlFlow::Continue(error),
+                    Err(error) => ControlFlow::Break(Err(error)),
+                },
+                Err(error) => ControlFlow::Continue(unanswered(error, address)),
+            },
+        )
+        .await
+    }
+
+    /// Asks one name server after the other, again and again, until `judge` has a last word or the time is over.
+    async fn each_server<T, O, R>(
+        &self,
+        timeout: Duration,
+        call: impl Fn(KvClient<Channel>) -> R,
+        judge: impl Fn(Result<T, CallError>, &str) -> ControlFlow<Result<O, AdminError>, AdminError>,
+    ) -> Result<O, AdminError>
+    where
+        R: Future<Output = Result<tonic::Response<T>, tonic::Status>>,
+    {
         let deadline = self.deadline()?;
         let mut last = AdminError::Unavailable(said(0, "no name server answers"));
         for address in self.kv_servers()?.iter().cycle() {
@@ -207,13 +226,9 @@ impl Admin {
                 break;
             }
             let made = |channel| call(KvClient::new(channel));
-            match self.core.call(address, ANSWER_TIMEOUT.min(left), made).await {
-                Ok((result, answer)) => match check(result.as_ref()) {
-                    Ok(()) => return Ok(answer),
-                    Err(error @ AdminError::Unavailable(_)) => last = error,
-                    Err(error) => return Err(error),
-                },
-                Err(error) => last = unanswered(error, address),
+            match judge(self.core.call(address, timeout.min(left), made).await, address) {
+                ControlFlow::Break(outcome) => return outcome,
+                ControlFlow::Continue(error) => last = error,
             }
             tokio::time::sleep(PAUSE).await;
         }
